@@ -60,7 +60,7 @@ impl Problem {
             let data = (codes.bytes(), codes.element());
             let scales = (scales.bytes(), scales.element(), ScaleLayout::Blocked);
             let shape = BlockScaledShape { batch: 1, rows, k, block: BLOCK };
-            BlockScaled::new(data, scales, shape).expect("data and scales fit")
+            BlockScaled::new(data, scales, shape).expect("data and scales have matching shapes")
         }
         (operand(&self.codes_a, &self.scales_a, m, k), operand(&self.codes_b, &self.scales_b, n, k))
     }
@@ -70,7 +70,7 @@ impl Problem {
         let (a, b) = self.operands();
         let mut d = vec![0u8; m * n * 4];
         scaled_mma_with(kernel, &a, &b, Epilogue::default(), ElementType::F32, &mut d)
-            .expect("the shapes fit");
+            .expect("the shapes match");
         d
     }
 
@@ -108,7 +108,7 @@ impl Problem {
 fn kernels(problem: &Problem) -> Vec<ScaledMmaKernel> {
     let (a, b) = problem.operands();
     let mut kernels = ScaledMmaKernel::available(&a, &b);
-    // The f64 sums serve formats that the alternative does not take, and would only slow it down.
+    // The alternative does not support the formats that need f64 sums, which would only slow it down.
     kernels.retain(|kernel| *kernel != ScaledMmaKernel::Double);
     kernels
 }
@@ -134,7 +134,7 @@ fn time(criterion: &mut Criterion) {
 /// Rounds are interleaved, so all candidates see the same machine.
 fn table(_: &mut Criterion) {
     println!(
-        "\n| M, N, K | kernel | fallback ms | dequantize + gemm ms (ratio) | the same, buffers reused (ratio) | peak MB \
+        "\n| M, N, K | kernel | fallback ms | dequantize + gemm ms (ratio) | with reused buffers (ratio) | peak MB \
          | of dequantized B |"
     );
     println!("|---|---|---|---|---|---|---|");

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Rebuilds the recorded block-scaled configurations with a compiler and a CUTLASS, and records each outcome.
 
-A line of combos.jsonl describes one configuration and, under a key for each CUTLASS version, whether it compiled,
-its stages, shared memory, threads, registers and spills, or the compiler's errors. Lines whose recorded outcomes
-differ between versions are rebuilt first.
+A line of combos.jsonl describes one configuration. Under a key for each CUTLASS version it has the outcome: stages,
+shared memory, threads, registers and spills, or the compiler's errors. Lines whose outcomes differ between versions
+are rebuilt first.
 """
 
 import argparse
@@ -21,7 +21,7 @@ Example, every configuration with CUTLASS 4.5.0 on eight cores:
   python3 bench/compile/combos.py fixtures/combos.jsonl --key v45 --nvcc /opt/cuda/bin/nvcc \\
       --cutlass /opt/cutlass --jobs 8 --out combos.jsonl
 
-Exit codes: 0 every chosen line was built or refused by the compiler, 1 some were not reached or timed out,
+Exit codes: 0 every line was built or rejected by the compiler, 1 some lines were skipped or timed out,
 2 bad arguments.
 """
 
@@ -35,7 +35,7 @@ ELEMENTS = {
     "u4mx": "cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue8m0_t>",
 }
 
-# Limits on the errors that are kept. Later errors follow from the first ones.
+# Limits on the recorded errors; later errors mostly follow from the first ones.
 LONGEST, MOST = 230, 3
 
 SOURCE = """\
@@ -66,14 +66,14 @@ extern "C" __device__ int combo_shared = Kernel::SharedStorageSize;
 extern "C" __device__ int combo_threads = Kernel::MaxThreadsPerBlock;
 """
 
-# Instantiates the kernel: its body has assertions that its type lacks.
+# Instantiates the kernel itself, because its body has additional checks.
 BODY = """\
 template __global__ void cutlass::device_kernel<Kernel>(CUTLASS_GRID_CONSTANT typename Kernel::Params const);
 """
 
 
 def source(row):
-    """The program that instantiates a configuration."""
+    """Returns the program that instantiates a configuration."""
     grouped = row.get("grouped", False)
     m, n, k = row["tile"]
     cluster = "int, int, cute::_1" if row["cl"][0] == 0 else ", ".join(f"cute::_{extent}" for extent in row["cl"])
@@ -115,7 +115,7 @@ def source(row):
 
 
 def messages(log):
-    """The distinct errors of a log, in order, without locations."""
+    """Returns the distinct errors of a log in order, without source positions."""
     found = []
     for line in log.splitlines():
         error = re.search(r"error: (.*)", line)
@@ -125,7 +125,7 @@ def messages(log):
 
 
 def build(row, options):
-    """The outcome of one configuration, or None if the compiler timed out."""
+    """Returns the outcome of one configuration, or None after a timeout of the compiler."""
     with tempfile.TemporaryDirectory(prefix="combo-") as folder:
         folder = Path(folder)
         (folder / "combo.cu").write_text(source(row))
@@ -167,14 +167,14 @@ def arguments():
     )
     add = parser.add_argument
     add("records", type=Path, help="the file of configurations")
-    add("--key", required=True, help="the key that outcomes are recorded under, such as v45")
+    add("--key", required=True, help="the key for the outcomes, such as v45")
     add("--nvcc", required=True, type=Path, help="the compiler")
-    add("--cutlass", required=True, type=Path, help="the CUTLASS: a folder with include/ and tools/util/include/")
+    add("--cutlass", required=True, type=Path, help="the folder of CUTLASS, with include/ and tools/util/include/")
     add("--include", action="append", default=[], help="an include folder of the toolkit")
-    add("--jobs", type=int, default=2, help="compilers at a time [default: 2]")
-    add("--time-limit", type=float, default=300, metavar="S", help="seconds for one build [default: 300]")
+    add("--jobs", type=int, default=2, help="concurrent compilers [default: 2]")
+    add("--time-limit", type=float, default=300, metavar="S", help="time limit of one build in seconds [default: 300]")
     add("--stop-after", type=float, default=1e9, metavar="S", help="start no build after this many seconds")
-    add("--out", type=Path, help="where all lines are written [default: the file that was read]")
+    add("--out", type=Path, help="the output file for all lines [default: overwrite the input]")
     return parser.parse_args()
 
 
@@ -200,7 +200,7 @@ def main():
                 print(f"{done} of {len(order)}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     (options.out or options.records).write_text("".join(json.dumps(row) + "\n" for row in rows))
     built = [row[options.key]["ok"] for row in rows if options.key in row]
-    print(f"{len(built)} outcomes: {sum(built)} built, {len(built) - sum(built)} refused, {missing} missing")
+    print(f"{len(built)} outcomes: {sum(built)} built, {len(built) - sum(built)} rejected, {missing} missing")
     return 1 if missing else 0
 
 

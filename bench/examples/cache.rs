@@ -1,4 +1,4 @@
-//! Measures the time a kernel takes from the cache on disk until it is ready: found, verified, loaded, checked.
+//! Measures the time to get a kernel from the cache on disk: find, verify, load, check.
 //!
 //! `cargo run --release -p fourfold-bench --example cache -- [--json] [--cache] [--require MILLISECONDS]`
 //!
@@ -47,7 +47,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let require = match arguments.iter().position(|argument| argument == "--require") {
         Some(at) => {
             let value = arguments.get(at + 1).and_then(|value| value.parse::<f64>().ok());
-            Some(value.ok_or("--require takes a number of milliseconds")?)
+            Some(value.ok_or("--require needs a number of milliseconds")?)
         }
         None => None,
     };

@@ -6,14 +6,12 @@
 //!
 //! - `ours`: the build of `fourfold`, two passes in parallel. Its processor time includes the checks
 //!   (disassembly, first loading) that the others lack;
-//! - `relative`: one translation unit with CUTLASS's adapter and all of its headers (`compile/sm_*.cu`, generated
-//!   by Fourfold before its sources had passes), with the flags of nvFuser's just-in-time path: PTX beside the
-//!   binary, `-O3`, extended lambdas, packed tuples;
-//! - `flags`: our present source in one piece with those flags, which isolates the effect of the source.
+//! - `relative`: one translation unit with CUTLASS's adapter and all of its headers (`compile/sm_*.cu`). It has the
+//!   flags of nvFuser's just-in-time path: PTX beside the binary, `-O3`, extended lambdas, packed tuples;
+//! - `flags`: the current source in one translation unit with those flags, which isolates the effect of the source.
 //!
 //! Other load on the machine changes the wall-clock time, so the processor time of all processes of a build (user
 //! and system, from `/proc`) is printed too. The example `cache` measures kernels from the cache.
-//! and system, from `/proc`) is beside it. A kernel from the cache is measured by the example `cache`.
 
 use std::error::Error;
 use std::path::Path;
@@ -144,7 +142,7 @@ fn ours(source: &KernelSource, toolchain: &Toolchain) -> Result<Sample, Box<dyn 
     })
 }
 
-/// Compiles a source in one piece, as `relative` does.
+/// Compiles a source as one translation unit, as `relative` does.
 fn relative(text: &str, source: &KernelSource, toolchain: &Toolchain) -> Result<Sample, Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("kernel.cu"), text)?;
@@ -186,7 +184,7 @@ fn processor_time() -> Result<f64, Box<dyn Error>> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string("/proc/self/stat")?;
     // The name of the program, in parentheses, may contain anything.
-    let (_, rest) = stat.rsplit_once(')').ok_or("no name in /proc/self/stat")?;
+    let (_, rest) = stat.rsplit_once(')').ok_or("/proc/self/stat has no program name")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks: Result<Vec<f64>, _> = fields[13..15].iter().map(|field| field.parse::<f64>()).collect();
     Ok(ticks?.iter().sum::<f64>() / TICKS_PER_SECOND)

@@ -1,4 +1,4 @@
-"""The check of outputs: a bound for f32 sums in any order, and equal bits where every such sum is exact."""
+"""Checks outputs: a bound for f32 sums in any order, and equal bits where every such sum is exact."""
 
 import math
 
@@ -11,7 +11,7 @@ ROUNDING = {
     torch.float32: (2.0**-24, 2.0**-150),
 }
 
-# Rows of A per reference product.
+# Rows of A per multiplication.
 STEP = 2048
 
 
@@ -25,7 +25,7 @@ def references(operands, alpha=1.0):
     """Yields, for slices of the rows, alpha times the exact product in f64, and the sums of magnitudes.
 
     With the scales of `operands` the f64 sums are exact: a product is a multiple of 2^-12 below 2^10. Magnitudes are
-    summed in f32, and enlarged by more than the error of that sum.
+    summed in f32 and scaled up slightly, to exceed the exact sums despite rounding.
     """
     a, b = operands.a.f16, operands.b.f16
     wide, magnitudes = b.double().t(), b.abs().float().t()
@@ -37,7 +37,7 @@ def references(operands, alpha=1.0):
 
 
 class Judgement:
-    """The result of checking the outputs of one peer."""
+    """The result of checking one peer's outputs."""
 
     def __init__(self, exact, reduced=False):
         self.exact, self.reduced = exact, reduced
@@ -46,7 +46,7 @@ class Judgement:
         self.bit_equal = None
 
     def add(self, output, reference, sums, k):
-        """Judges some rows. `reduced` allows for partial sums that are rounded to the output's type."""
+        """Checks some rows. `reduced` admits partial sums rounded to the output's type."""
         relative, smallest = ROUNDING[output.dtype]
         found = output.double()
         error = (found - reference).abs()
@@ -54,7 +54,7 @@ class Judgement:
         if self.reduced:
             bound = bound + 2 * relative * sums
         bound = bound + relative * (reference.abs() + bound) + smallest
-        # A NaN error is outside of every bound.
+        # A comparison with NaN is false, so NaN is out of bounds.
         within = error <= bound if self.exact else torch.isfinite(found)
         self.elements += output.numel()
         self.wrong += int((~within).sum())
@@ -65,17 +65,17 @@ class Judgement:
 
     @property
     def relative_error(self):
-        """The norm of the error, relative to that of the reference."""
+        """The norm of the error divided by the norm of the reference."""
         return (self.squares / max(self.reference_squares, 1e-300)) ** 0.5
 
     @property
     def ok(self):
-        """True if every element is within the bound. For an approximate peer, true if the whole output is near."""
+        """True if every element is within the bound, or, for an approximate peer, if the relative error is small."""
         near = self.exact or self.relative_error < 0.1
         return self.wrong == 0 and self.elements > 0 and near and self.bit_equal is not False
 
     def record(self):
-        """The result as a JSON object."""
+        """The JSON form."""
         return {
             "ok": self.ok,
             "outputs": self.outputs,
@@ -89,7 +89,7 @@ class Judgement:
 
 
 def judge(rotation, outputs, judgements):
-    """Checks the outputs of every peer for every set. `outputs` has one tensor per set for each peer."""
+    """Checks every output of every peer. `outputs` maps a peer to one tensor per set."""
     for index in range(max((len(tensors) for tensors in outputs.values()), default=0)):
         operands = rotation[index]
         written = {name: tensors[index] for name, tensors in outputs.items() if index < len(tensors)}
@@ -101,14 +101,14 @@ def judge(rotation, outputs, judgements):
 
 
 def exact_sums(operands, unit):
-    """Returns whether every f32 sum of products is exact: the magnitudes stay below 2^24 units."""
+    """Returns whether every f32 sum of products is exact: the sums of magnitudes are below 2^24 units."""
     return all(float(sums.max()) < 2.0**24 * unit for _, _, sums in references(operands))
 
 
 def bit_equal(operands, output, alpha):
     """Returns whether an output has the bits of the exact product, rounded once. Alpha must be a power of two."""
     integers = {2: torch.int16, 4: torch.int32}[output.element_size()]
-    # `exact_sums` makes the reference exact in f32, so there is one rounding.
+    # Exact in f32 by `exact_sums`, so the output is rounded once.
     return all(
         torch.equal(output[rows].view(integers), reference.float().to(output.dtype).view(integers))
         for rows, reference, _ in references(operands, alpha)

@@ -1,5 +1,5 @@
-// Dequantizes NVFP4 to f16, for the peer that dequantizes both operands before it multiplies. Also reads memory, to
-// measure the bandwidth. nvcc builds the file when the benchmark starts.
+// Converts NVFP4 to f16, for the peer that dequantizes both operands before it multiplies. Also has a kernel that only
+// reads, to measure the memory bandwidth. nvcc builds this file when the benchmark starts.
 
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -10,19 +10,20 @@
 namespace {
 
 constexpr int kThreads = 256;
-// Rows per thread, which is also its number of concurrent loads.
+// Rows per thread, and thus loads in flight per thread.
 constexpr int kRows = 4;
 // Elements of K per thread: one word of codes, and 16 bytes of f16.
 constexpr int kRun = 8;
 
-// Returns the offset of a scale: tiles of 128 rows by 4 groups lie in sequence along K.
+// Returns the offset of a group's scale: tiles of 128 rows by 4 groups are contiguous along K.
 __host__ __device__ inline int64_t scale_offset(int row, int group, int group_tiles) {
   int64_t const tile = static_cast<int64_t>(row / 128) * group_tiles + group / 4;
   return tile * 512 + (row % 32) * 16 + (row % 128) / 32 * 4 + group % 4;
 }
 
-// Multiplies eight codes, the lowest first, by their scale. The low three bits of a code, as bits 9 to 11 of an f16,
-// are the magnitude times 2^-14. Both products are exact. Low bytes are zero, so four high bytes are computed at once.
+// Multiplies eight codes, the lowest first, by their scale. A code's three low bits, placed at bits 9 to 11 of an f16,
+// are its magnitude times 2^-14, and both products are exact. Such an f16 has a zero low byte, so four high bytes are
+// computed at once.
 __host__ __device__ inline uint4 decode(uint32_t codes, uint8_t scale) {
   __half const factor = __half(__nv_cvt_fp8_to_halfraw(scale, __NV_E4M3));
   __half2 const factors = __halves2half2(factor, factor);
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   if (run >= runs) {
     return;
   }
-  // The scales of a thread's rows lie in one tile, 16 bytes apart.
+  // The scales of a thread's rows are in one tile, 16 bytes apart.
   static_assert(32 % kRows == 0);
   int64_t const start = static_cast<int64_t>(first) * runs + run;
   codes += start;
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The compiler must not remove the loads, so a value that depends on all of them is stored in a case that never occurs.
+// The comparison with an arbitrary number keeps the compiler from removing the loads.
 __global__ void __launch_bounds__(512) read(uint4 const *__restrict__ data, int64_t count, uint32_t *sink) {
   constexpr int kLoads = 8;
   int64_t const step = static_cast<int64_t>(gridDim.x) * blockDim.x;

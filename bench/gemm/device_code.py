@@ -13,23 +13,23 @@ SOURCE = Path(__file__).with_name("dequantize.cu")
 
 
 class Unavailable(Exception):
-    """A column lacks something that it needs, which the text names."""
+    """A dependency of a column is missing; the message names it."""
 
 
 def find_nvcc(named=None):
-    """Finds the compiler as the command line does."""
+    """Finds nvcc in the order of the command line."""
     home = os.environ.get("CUDA_HOME")
     candidates = [named, os.environ.get("FOURFOLD_NVCC"), home and f"{home}/bin/nvcc", shutil.which("nvcc")]
     for candidate in [*candidates, "/usr/local/cuda/bin/nvcc"]:
         if candidate and Path(candidate).is_file():
             return candidate
-    raise Unavailable("no nvcc: name one with --nvcc")
+    raise Unavailable("nvcc not found; pass its path with --nvcc")
 
 
 def build(nvcc, architecture, folder):
-    """Builds the library, cached under the hash of its inputs."""
+    """Builds the library, or reuses it. Its name contains a hash of source, compiler and options."""
     options = ["-O3", "-std=c++17", f"-arch={architecture}", "--shared", "-Xcompiler", "-fPIC"]
-    # A compiler from a Python package does not find its own libraries.
+    # The nvcc of a Python package does not search the folder of its own libraries.
     beside = Path(nvcc).resolve().parents[1] / "lib"
     options += [f"-L{beside}"] if (beside / "libcudart_static.a").exists() else []
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
@@ -41,7 +41,7 @@ def build(nvcc, architecture, folder):
         command = [nvcc, *options, "-o", str(fresh), str(SOURCE)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise Unavailable(f"dequantize.cu does not build: {(done.stderr or done.stdout).strip()[-500:]}")
+            raise Unavailable(f"cannot build dequantize.cu: {(done.stderr or done.stdout).strip()[-500:]}")
         fresh.replace(library)
     return DeviceCode(library)
 
@@ -62,7 +62,7 @@ class DeviceCode:
             function.restype, function.argtypes = result, arguments
 
     def dequantize(self, matrix, values):
-        """Dequantizes a matrix on the current stream."""
+        """Writes a matrix's values on the current stream."""
         rows, k = values.shape
         stream = torch.cuda.current_stream().cuda_stream
         code = self.library.gemm_dequantize(

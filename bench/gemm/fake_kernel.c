@@ -1,5 +1,5 @@
-// A kernel library for tests without a GPU: implements the interface of executor/src/kernel/abi.rs in host memory, with
-// f32 results. FAULT makes one element wrong.
+// A stand-in for a kernel's library, for tests without a GPU. It implements the interface of executor/src/kernel/abi.rs
+// in host memory, with f32 results. FAULT makes one element wrong.
 
 #include <math.h>
 #include <stdint.h>
@@ -47,7 +47,7 @@ char const *fourfold_metadata(void) {
 int32_t fourfold_query(Device const *device, Extents const *extents, Requirements *requirements, char *message, size_t size) {
   int64_t const *at = extents->values;
   if (device->sm_count != 132 || extents->count != 4 || at[L] != 1 || at[K] % 32) {
-    snprintf(message, size, "K is no multiple of 32");
+    snprintf(message, size, "K is not a multiple of 32");
     return 2;
   }
   *requirements = (Requirements){0};
@@ -61,7 +61,7 @@ int32_t fourfold_prepare(Device const *device, Extents const *extents, Addresses
                          size_t workspace_size, void *stream, void **prepared, char *message, size_t size) {
   (void)device, (void)workspace, (void)workspace_size, (void)stream;
   if (addresses->operand_count != 4 || addresses->scalar_count != 1 || addresses->output_count != 1) {
-    snprintf(message, size, "four operands, one scalar and one output");
+    snprintf(message, size, "expected four operands, one scalar and one output");
     return 3;
   }
   Prepared *result = malloc(sizeof *result);

@@ -1,4 +1,4 @@
-"""Ratios of a run to its peers, and the check of a run against a file of requirements."""
+"""Ratios against peers, and the verdict on a run under a file of requirements."""
 
 import json
 import math
@@ -10,12 +10,12 @@ LEVELS = ("gate", "stretch")
 
 
 def median(row, name):
-    """A peer's time for a shape, in microseconds, or None."""
+    """Returns a peer's time for a shape in microseconds, or None."""
     return (row["peers"].get(name) or {}).get("median_us")
 
 
 def rivals(row):
-    """The exact peers of a shape that follow the protocol and have correct outputs: names and times."""
+    """Returns the times of exact peers with correct outputs that follow the protocol, by name."""
     found = {}
     for name, peer in row["peers"].items():
         if peer.get("rival") and peer.get("median_us") and (peer.get("check") or {}).get("ok"):
@@ -24,28 +24,28 @@ def rivals(row):
 
 
 def best_rival(row):
-    """The fastest of them, as its name and time, or None."""
+    """Returns name and time of the fastest rival, or None."""
     return min(rivals(row).items(), key=lambda item: item[1], default=None)
 
 
 def speedup(row, name="ours"):
-    """The speed relative to the best exact peer, or None."""
+    """Returns the time of the best exact peer divided by ours, or None."""
     best, ours = best_rival(row), median(row, name)
     return best[1] / ours if best and ours else None
 
 
 def share(row, name="ours"):
-    """The share of the reference rate, or None."""
+    """Returns the achieved share of the reference rate, or None."""
     ours = median(row, name)
     return row["reference_us"] / ours if ours else None
 
 
 def geometric_mean(values):
-    """The geometric mean of at least one value."""
+    """Returns the geometric mean of at least one value."""
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
-# The figures of requirements: the value of one row, the combination of values before the check, and the format.
+# The figures of requirements: value of one row, combination over rows, and print format.
 FIGURES = {
     "geometric_mean_us": (lambda row: median(row, "ours"), lambda values: [geometric_mean(values)], "{:.2f} us"),
     "speedup": (speedup, list, "{:.3f}"),
@@ -53,18 +53,18 @@ FIGURES = {
 }
 
 NAMES = {
-    "geometric_mean_us": "geometric mean of ours",
+    "geometric_mean_us": "geometric mean of Fourfold",
     "speedup": "speed against the best exact peer",
     "reference_share": "share of the reference rate",
 }
 
 
 class BadRequirements(ValueError):
-    """A file of requirements is invalid. The message names the error."""
+    """An invalid file of requirements; the message names the problem."""
 
 
 def load(path):
-    """Reads a file of requirements: per level a list of {group, figure, at_least or at_most}."""
+    """Reads a file of requirements: for each level, a list of {group, figure, at_least or at_most}."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -80,24 +80,24 @@ def load(path):
 
 
 def wrong_with(rule):
-    """The error in one requirement, or None."""
+    """Returns the problem of one requirement, or None."""
     if rule.get("group") not in (CONTEST, DECODE, LARGE):
-        return f"group {rule.get('group')!r} is none of {CONTEST}, {DECODE}, {LARGE}"
+        return f"group {rule.get('group')!r} is not one of {CONTEST}, {DECODE}, {LARGE}"
     if rule.get("figure") not in FIGURES:
-        return f"figure {rule.get('figure')!r} is none of {', '.join(FIGURES)}"
+        return f"figure {rule.get('figure')!r} is not one of {', '.join(FIGURES)}"
     bounds = [key for key in ("at_least", "at_most") if isinstance(rule.get(key), (int, float))]
-    return None if len(bounds) == 1 else "expected a number for one of at_least and at_most"
+    return None if len(bounds) == 1 else "expected a number for exactly one of at_least and at_most"
 
 
 def line(what, values, holds, shown):
-    """One line of the result. It is unknown if any figure is missing, because a subset proves nothing."""
+    """Returns one line of the verdict. It is unknown if any figure is missing."""
     if not values or any(value is None for value in values):
         return {"what": what, "outcome": UNKNOWN, "shown": ""}
     return {"what": what, "outcome": PASS if holds(values) else FAIL, "shown": shown(values)}
 
 
 def requirement(rows, rule):
-    """The line of one requirement. A group is measured if all of its shapes are."""
+    """Returns the line of one requirement. A group is measured if all of its shapes are."""
     of_row, combined, text = FIGURES[rule["figure"]]
     bound = "at_least" if "at_least" in rule else "at_most"
     limit = rule[bound]
@@ -115,13 +115,13 @@ def requirement(rows, rule):
 
 
 def group_rows(rows, group):
-    """The rows of a group in its order, with None for a shape that was not measured."""
+    """Returns the rows of a group in its order, with None for shapes that were not measured."""
     by_shape = {(row["m"], row["n"], row["k"]): row for row in rows}
     return [by_shape.get((shape.m, shape.n, shape.k)) for shape, of in GROUPS.items() if of == group]
 
 
 def correctness(rows):
-    """The line for outputs: all of ours are within their bounds, and have equal bits where sums are exact."""
+    """Returns the line on correctness: outputs of Fourfold within bounds, and equal bits where sums are exact."""
     checks = [row["peers"].get("ours", {}).get("check") for row in rows]
     if not checks or any(check is None for check in checks):
         return {"what": "every output is right", "outcome": UNKNOWN, "shown": ""}
@@ -137,17 +137,17 @@ def correctness(rows):
 
 
 def judge(rows, requirements=None):
-    """The result of a run: a line for correct outputs, and one for each requirement."""
+    """Returns the verdict on a run: correctness, and a line for each requirement."""
     levels = {level: [requirement(rows, rule) for rule in (requirements or {}).get(level, [])] for level in LEVELS}
     return {"correctness": correctness(rows), **levels}
 
 
 def failed(verdict, rows):
-    """Returns whether a line of the gate fails, an output of ours is wrong, or ours could not run."""
+    """Returns whether a requirement of the gate fails, an output of Fourfold is wrong, or Fourfold could not run."""
     wrong = any(not (peer.get("check") or {}).get("ok") for row in rows for _, peer in own(row))
     return wrong or any(line["outcome"] == FAIL for line in verdict["gate"])
 
 
 def own(row):
-    """The names of the columns of ours, one per library."""
+    """Returns the columns of Fourfold with their names, one for each library."""
     return [(name, peer) for name, peer in row["peers"].items() if name == "ours" or name.startswith("ours:")]

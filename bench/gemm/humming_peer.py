@@ -1,7 +1,7 @@
-"""Humming (PyPI: humming-kernels), which multiplies f16 activations by NVFP4 weights that were transformed beforehand.
+"""Humming (PyPI: humming-kernels), which multiplies f16 activations by NVFP4 weights transformed in advance.
 
-It takes the same codes and scales for the weights, and dequantized activations. It compiles a kernel per shape at the
-first use. `compile_all` compiles the kernels of all shapes in parallel.
+It gets the same codes and scales for the weights, and the dequantized activations. It compiles a kernel for each shape
+at first use; `compile_all` compiles the kernels of all shapes in parallel.
 """
 
 import json
@@ -15,7 +15,7 @@ from peers import Peer
 
 
 def load(nvcc):
-    """Imports the package, and makes it use the compiler of this benchmark."""
+    """Imports the package and makes it use the given nvcc."""
     os.environ.setdefault("HUMMING_COMPILER", "nvcc")
     if nvcc:
         os.environ.setdefault("CUDA_HOME", os.path.dirname(os.path.dirname(os.path.realpath(nvcc))))
@@ -26,14 +26,14 @@ def load(nvcc):
         import humming.schema
         import humming.transform
         import humming.tune
-    # The package compiles and loads code at import, which can fail in any way.
+    # The package compiles and loads code at import, so any exception may occur.
     except Exception as error:
         raise Unavailable(f"humming-kernels cannot be imported: {error!r}") from None
     return humming
 
 
 class Humming(Peer):
-    """The package, with its own choice of a kernel per shape."""
+    """The Humming peer, with the kernel that the package chooses for a shape."""
 
     name, label, reduced = "humming", "Humming W4A16", True
 
@@ -47,13 +47,13 @@ class Humming(Peer):
         return shape.m * shape.k * 2 + shape.n * shape.k * 9 // 16
 
     def schema(self):
-        """NVFP4 weights without a per-tensor scale, whose role alpha has."""
+        """Describes NVFP4 weights without a per-tensor scale, which would be alpha."""
         return self.package.schema.HummingWeightSchema(
             b_dtype="float4e2m1", bs_dtype="float8e4m3", weight_scale_group_size=16
         )
 
     def layer_config(self, shape, device):
-        """The package's description of a layer."""
+        """Returns the package's configuration of a layer."""
         return self.package.transform.prepare_layer_config(
             shape_n=shape.n,
             shape_k=shape.k,
@@ -63,14 +63,14 @@ class Humming(Peer):
         )
 
     def tuning_config(self, config, shape, device):
-        """The package's own choice for this M."""
+        """Returns the package's heuristic choice for M rows."""
         chosen = dict(self.package.tune.get_heuristics_config(config, shape_m=shape.m, device=device))
-        # As for all peers: consecutive GEMMs do not overlap.
+        # The protocol for all peers: consecutive GEMMs do not overlap.
         chosen["use_pdl"] = False
         return json.dumps(chosen)
 
     def compile_all(self, shapes, device):
-        """Compiles the kernels of all shapes. A failure is reported again when its shape is bound."""
+        """Compiles the kernels of all shapes. Returns the errors, which `bind` will raise again."""
 
         def compile_one(shape):
             try:

@@ -1,4 +1,4 @@
-"""NVFP4 operands: random codes and scales, their blocked layout, and their values."""
+"""NVFP4 operands: random codes and scales, the blocked layout, and dequantization."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,26 +10,26 @@ GROUP = 16
 # The values of the sixteen e2m1 codes.
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 
-# 0.25 to 3.75, every e4m3 in between.
+# Every e4m3 value from 0.25 to 3.75.
 TIMED_SCALES = list(range(0x28, 0x48))
-# 0.5, 1, 1.5 and 2. Every product is then a multiple of 1/16, so f32 sums can be exact in any order.
+# 0.5, 1, 1.5 and 2. Every product is a multiple of 1/16, so f32 sums can be exact in any order.
 EXACT_SCALES = [0x30, 0x38, 0x3C, 0x40]
 EXACT_UNIT = 1 / 16
-# With scales of 1, every product is a multiple of 1/4.
+# If all scales are 1, every product is a multiple of 1/4.
 SCALE_OF_ONE = 0x38
 CODE_UNIT = 1 / 4
 
 
 def ceil_div(a, b):
-    """a / b, rounded up."""
+    """Returns a / b, rounded up."""
     return -(-a // b)
 
 
 def block_scales(scales):
-    """Scales [rows, groups] in the layout that block-scaled matrix instructions read, as flat bytes.
+    """Converts scales [rows, groups] to the layout that block-scaled matrix instructions read, as flat bytes.
 
-    Tiles of 128 rows by 4 groups lie in sequence along K. In a tile, a scale is byte (row % 32) * 16 + (row / 32) * 4 +
-    group. The padding of the last tiles is zero.
+    Tiles of 128 rows by 4 groups are contiguous along K. In a tile, a scale is at byte (row % 32) * 16 + (row / 32) * 4
+    + group. Padding is zero.
     """
     rows, groups = scales.shape
     row_tiles, group_tiles = ceil_div(rows, 128), ceil_div(groups, 4)
@@ -39,17 +39,17 @@ def block_scales(scales):
 
 
 def pair_table(dtype, device):
-    """The two values of each byte of codes, the low nibble first."""
+    """Returns the two values of each byte of codes, low nibble first."""
     pairs = [[E2M1[byte & 15], E2M1[byte >> 4]] for byte in range(256)]
     return torch.tensor(pairs, dtype=dtype, device=device)
 
 
 def dequantize(codes, scales, dtype=torch.float16):
-    """The values of codes [rows, k / 2] and scales [rows, k / 16], which have six digits: exact in f16 and bf16."""
+    """Dequantizes codes [rows, k / 2] and scales [rows, k / 16]. Exact in f16 and bf16: values have six digits."""
     rows, k = codes.shape[0], codes.shape[1] * 2
     values = torch.empty(rows, k, dtype=dtype, device=codes.device)
     table = pair_table(dtype, codes.device)
-    # In slices of rows, because indices take eight times the memory of the codes.
+    # In slices of rows, because the indices take eight times the memory of the codes.
     step = max(1, (1 << 26) // k)
     for row in range(0, rows, step):
         part = codes[row : row + step]
@@ -66,21 +66,21 @@ class Quantized:
     codes: torch.Tensor
     """[rows, k / 2] bytes."""
     scales: torch.Tensor
-    """[rows, k / 16] bytes, in rows."""
+    """[rows, k / 16] bytes, row-major."""
 
     @cached_property
     def blocked(self):
-        """The scales in the blocked layout that kernels read."""
+        """The scales in the blocked layout."""
         return block_scales(self.scales)
 
     @cached_property
     def f16(self):
-        """The values, cached because several peers read them."""
+        """The values. Cached, because several peers read them."""
         return dequantize(self.codes, self.scales)
 
     @staticmethod
     def random(rows, k, scales, generator, device):
-        """All sixteen codes and the given scales, equally likely."""
+        """Draws codes and scales uniformly from all sixteen codes and the given scales."""
         codes = torch.randint(0, 256, (rows, k // 2), dtype=torch.uint8, generator=generator, device=device)
         choice = torch.tensor(scales, dtype=torch.uint8, device=device)
         picks = torch.randint(0, len(scales), (rows, k // GROUP), generator=generator, device=device)
@@ -96,7 +96,7 @@ class Set:
 
     @staticmethod
     def random(shape, scales, seed, device):
-        """Random operands. Equal seeds give equal operands."""
+        """Draws operands. Equal seeds give equal operands."""
         generator = torch.Generator(device=device)
         generator.manual_seed(seed)
         a = Quantized.random(shape.m, shape.k, scales, generator, device)
@@ -105,7 +105,7 @@ class Set:
 
 
 class Rotation:
-    """The sets of a shape, created on first use. Every peer uses the same first ones."""
+    """The sets of a shape, created on demand. Every peer gets the same sequence of sets."""
 
     def __init__(self, shape, device, seed=20):
         self.shape, self.device, self.seed = shape, device, seed
@@ -117,14 +117,14 @@ class Rotation:
         return self.made[index]
 
     def exact(self):
-        """A set on which f32 sums are exact in any order, if `check.exact_sums` confirms it."""
+        """Returns a set on which f32 sums are exact in any order, if `check.exact_sums` confirms it."""
         return Set.random(self.shape, EXACT_SCALES, self.seed - 1, self.device)
 
     def largest(self):
-        """A set whose group sums are nearly as large as possible, and almost cancel.
+        """Returns a set whose group sums are nearly as large as possible, but cancel.
 
-        Nearly all codes are 6. Every other group repeats the weights of the one before with the opposite sign, except
-        in one place with small codes. The result is the sum of their products, so a loss of 1/4 in 540 shows.
+        Nearly all codes are 6. Each odd group repeats the group before with negated weights, except at one position
+        with small codes. Only the products of the small codes remain, so a loss of 1/4 in a sum of 540 is visible.
         """
         generator = torch.Generator(device=self.device)
         generator.manual_seed(self.seed - 2)
@@ -141,7 +141,7 @@ class Rotation:
 
         place = torch.randint(0, GROUP, (pairs, 1), generator=generator, device=self.device)
         is_small = place == torch.arange(GROUP, device=self.device)
-        # 0.5, 1.5, -0.5 and -1.5; 6, and sometimes 4.
+        # Small: 0.5 and 1.5 with either sign. Large: 6, and sometimes 4.
         small, large = [0x1, 0x3, 0x9, 0xB], [0x7] * 7 + [0x6]
         tokens, weights = (
             torch.where(is_small, pick(small, rows, pairs, GROUP), pick(large, rows, pairs, GROUP))
@@ -151,10 +151,10 @@ class Rotation:
 
 
 def rotation_count(bytes_per_set, cache_bytes, calls):
-    """The number of sets that together exceed three times the cache, at least four.
+    """Returns the number of sets that exceed three times the cache size; at least four.
 
-    It divides the number of calls, so that each replay rotates in the same way. If the sets are very small, it exceeds
-    the number of calls, and a replay has as many calls as sets.
+    The number divides `calls`, so that every replay has the same rotation. For very small sets it exceeds `calls`;
+    then a replay has that many calls.
     """
     needed = max(4, 3 * cache_bytes // bytes_per_set + 1)
     fitting = [count for count in range(4, calls + 1) if calls % count == 0 and count >= needed]

@@ -1,6 +1,6 @@
-"""Our kernels: built by the command line, called through the C interface of a generated kernel.
+"""Fourfold's kernels: built by the command line, called through the C interface of generated kernels.
 
-The interface is that of executor/src/kernel/abi.rs.
+executor/src/kernel/abi.rs defines the interface.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ OUTPUT_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float
 
 
 class Device(ctypes.Structure):
-    """The properties of the device that a kernel needs."""
+    """Properties of the device, for a kernel."""
 
     _fields_ = [("sm_count", ctypes.c_int32), ("max_active_clusters", ctypes.c_int32)]
 
@@ -37,13 +37,13 @@ class Extents(ctypes.Structure):
 
     @classmethod
     def of(cls, metadata, named):
-        """The extents with these names, as the library orders them."""
+        """Returns the extents with these names, in the library's order."""
         values = [named[name] for name in metadata["extents"]]
         return cls((ctypes.c_int64 * MAX_EXTENTS)(*values), len(values))
 
 
 class Requirements(ctypes.Structure):
-    """The requirements of a call, in bytes."""
+    """The sizes of the buffers of a call, in bytes."""
 
     _fields_ = [
         ("workspace", ctypes.c_uint64),
@@ -66,7 +66,7 @@ class Addresses(ctypes.Structure):
 
     @classmethod
     def of(cls, operands, scalars, outputs):
-        """The addresses of three lists."""
+        """Builds the structure from three lists."""
         return cls(
             (ctypes.c_void_p * MAX_OPERANDS)(*operands),
             len(operands),
@@ -78,18 +78,18 @@ class Addresses(ctypes.Structure):
 
 
 def find_fourfold(named=None):
-    """Finds the command line: as named, on PATH, or built in this repository."""
+    """Finds the command line: the named one, the one on PATH, or the one built in this repository."""
     built = REPOSITORY / "target" / "release" / "fourfold"
     for candidate in [named] if named else [shutil.which("fourfold"), built]:
         if candidate and Path(candidate).is_file():
             return str(candidate)
     raise Unavailable(
-        f"{named or 'no fourfold'} is not there: build it with `cargo build --release`, or name it with --fourfold"
+        f"{named or 'fourfold'} not found; build it with `cargo build --release`, or pass its path with --fourfold"
     )
 
 
 def compile_library(fourfold, target, output, folder, nvcc=None):
-    """Builds gemm.fir for a target with an output of the given type, and returns the library's path."""
+    """Builds gemm.fir for a target, with an output of the given type. Returns the library's path."""
     folder.mkdir(parents=True, exist_ok=True)
     text = PROGRAM.read_text().replace("tensor<[M, N], f16>", f"tensor<[M, N], {output}>")
     with tempfile.TemporaryDirectory() as sources:
@@ -108,7 +108,7 @@ def compile_library(fourfold, target, output, folder, nvcc=None):
             raise Unavailable(f"fourfold compile: {error['code']}: {error['message']}")
     libraries = [file for kernel in kernels for file in kernel["files"] if file.endswith(".so")]
     if len(libraries) != 1:
-        problem = report.get("error", f"{len(libraries)} kernels; `fourfold explain --target {target}` says why")
+        problem = report.get("error", f"{len(libraries)} kernels; see `fourfold explain --target {target}`")
         raise Unavailable(f"fourfold compile: {problem}")
     return libraries[0]
 
@@ -143,11 +143,11 @@ class Library:
                 raise Unavailable(f"{self.path} has no fourfold_{name}") from None
             function.restype, function.argtypes = result, arguments
             if name == "abi_version" and function() != ABI_VERSION:
-                raise Unavailable(f"{self.path} speaks version {function()} of the interface, not {ABI_VERSION}")
+                raise Unavailable(f"{self.path} has version {function()} of the interface, not {ABI_VERSION}")
         self.metadata = json.loads(self.functions.fourfold_metadata().decode())
 
     def query(self, device, extents):
-        """The requirements of a call with these extents."""
+        """Returns the requirements of a call with these extents."""
         requirements, message = Requirements(), ctypes.create_string_buffer(512)
         code = self.functions.fourfold_query(
             ctypes.byref(device), ctypes.byref(extents), ctypes.byref(requirements), message, len(message)
@@ -157,22 +157,22 @@ class Library:
         return requirements
 
     def prepare(self, shape, operands, alpha, output):
-        """Prepares a call that reads a set of operands and writes `output`. Only the launch remains."""
+        """Prepares a call on a set of operands that writes `output`."""
         properties = torch.cuda.get_device_properties(output.device)
         device = Device(properties.multi_processor_count, 0)
         extents = Extents.of(self.metadata, {"L": 1, "M": shape.m, "N": shape.n, "K": shape.k})
         required = self.query(device, extents)
         roles = [role["role"] for role in self.metadata["operands"]]
         if sorted(roles) != ["a", "b", "sfa", "sfb"] or self.metadata["scalars"] != ["alpha"]:
-            raise Unavailable(f"the kernel reads {roles} and {self.metadata['scalars']}: another program?")
-        brought = {
+            raise Unavailable(f"the kernel reads {roles} and {self.metadata['scalars']}; expected a kernel of gemm.fir")
+        sizes = {
             "the scales of A": (operands.a.blocked.numel(), required.operands[roles.index("sfa")]),
             "the scales of B": (operands.b.blocked.numel(), required.operands[roles.index("sfb")]),
             "D": (output.numel() * output.element_size(), required.outputs[0]),
         }
-        for what, (have, need) in brought.items():
+        for what, (have, need) in sizes.items():
             if have != need:
-                raise Unavailable(f"{what} takes {have} bytes; the kernel wants {need}: another type or layout?")
+                raise Unavailable(f"{what} has {have} bytes, but the kernel expects {need}; check type and layout")
         return Call(self, device, extents, required, operands, alpha, output)
 
 
@@ -182,7 +182,7 @@ class Call:
     def __init__(self, library, device, extents, required, operands, alpha, output):
         self.library, self.operands, self.output = library, operands, output
         self.alpha = torch.tensor([alpha], dtype=torch.float32, device=output.device)
-        # Rounded up, because a tensor without elements has no address.
+        # At least 16 bytes, because a tensor without elements has no address.
         self.workspace = torch.zeros(max(required.workspace, 16), dtype=torch.uint8, device=output.device)
         tensors = {
             "a": operands.a.codes,
@@ -207,7 +207,7 @@ class Call:
         )
         if code != 0:
             raise Unavailable(f"prepare: {code}: {message.value.decode(errors='replace')}")
-        # Its work on this stream must end before another stream launches.
+        # Another stream may launch the call, so the work queued by `prepare` must have finished.
         torch.cuda.current_stream().synchronize()
 
     def launch(self):
@@ -217,7 +217,7 @@ class Call:
             raise RuntimeError(f"fourfold_launch: {code}")
 
     def close(self):
-        """Frees the prepared launch. No graph may launch it afterwards."""
+        """Frees the prepared launch. No graph may use it afterwards."""
         if self.prepared:
             self.library.functions.fourfold_destroy(self.prepared)
             self.prepared = None

@@ -1,4 +1,4 @@
-"""The columns that are measured side by side. Each launches a GEMM of one set of operands on the current stream."""
+"""The measured columns. Each launches a GEMM on one set of operands on the current stream."""
 
 import torch
 
@@ -14,11 +14,11 @@ class Peer:
     name = ""
     label = ""
     exact = True
-    """Whether it multiplies what was given."""
+    """True if it multiplies the given operands exactly."""
     rival = True
-    """Whether it counts for the gate: it is exact, and plays by the rules."""
+    """True if it is compared with Fourfold: it is exact and follows the protocol."""
     reduced = False
-    """Whether partial sums may be rounded to the output's type, as torch and others allow themselves."""
+    """True if partial sums may be rounded to the output's type, as in torch."""
     output_type = torch.float16
 
     def __init__(self):
@@ -26,15 +26,15 @@ class Peer:
         self.sets = 0
 
     def operand_bytes(self, shape):
-        """The operands that a call reads."""
+        """Bytes of the operands that a call reads."""
         raise NotImplementedError
 
     def bytes_per_set(self, shape):
-        """The operands that a call reads and the output that it writes."""
+        """Bytes of the operands that a call reads and of the output that it writes."""
         return self.operand_bytes(shape) + shape.m * shape.n * self.output_type.itemsize
 
     def bind(self, rotation, sets):
-        """Prepares `sets` sets of operands, and their outputs."""
+        """Prepares `sets` sets of operands, and allocates their outputs."""
         shape = rotation.shape
         self.sets = sets
         self.outputs = [
@@ -46,7 +46,7 @@ class Peer:
         raise NotImplementedError
 
     def poison(self):
-        """Poisons the outputs, so that elements that are not written show."""
+        """Fills the outputs with NaN, so that elements that are not written are detected."""
         for output in self.outputs:
             output.fill_(float("nan"))
 
@@ -56,7 +56,7 @@ class Peer:
 
 
 class Ours(Peer):
-    """A Fourfold kernel, on unprepared operands: codes and blocked scales."""
+    """A kernel of Fourfold. Its operands are codes and blocked scales, without preparation."""
 
     rival = False
 
@@ -79,7 +79,7 @@ class Ours(Peer):
         self.calls[index].launch()
 
     def once(self, shape, operands, alpha):
-        """The output of one call outside of the rotation."""
+        """Returns the output of one call outside the rotation."""
         output = torch.full((shape.m, shape.n), float("nan"), dtype=self.output_type, device=operands.a.codes.device)
         call = self.library.prepare(shape, operands, alpha, output)
         call.launch()
@@ -95,7 +95,7 @@ class Ours(Peer):
 
 
 class Cublas(Peer):
-    """torch.matmul on both operands in 16 bits, which hold the values exactly."""
+    """torch.matmul on dequantized operands in 16 bits, which represent the values exactly."""
 
     reduced = True
 
@@ -191,7 +191,7 @@ class Fp8(Peer):
 
 
 def fp8(values):
-    """Values in e4m3, and the scale that restores them."""
+    """Quantizes values to e4m3 with one scale. Returns both."""
     scale = (values.abs().max().float() / E4M3_LARGEST).clamp(min=1e-12)
     scaled = (values / scale.to(values.dtype)).clamp(-E4M3_LARGEST, E4M3_LARGEST)
     return scaled.to(torch.float8_e4m3fn), scale.to(values.dtype).float()

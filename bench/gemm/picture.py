@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the chart of a run: per shape a bar for ours and marks for the others, relative to the best exact peer.
+"""Draws a run: for each shape a bar for Fourfold and marks for the peers, relative to the best exact peer.
 
-Writes the chart of a recorded run: python3 bench/gemm/picture.py bench/gemm/h200.json --svg docs/images/gemm-h200.svg
+Example: python3 bench/gemm/picture.py bench/gemm/h200.json --svg docs/images/gemm-h200.svg
 """
 
 import argparse
@@ -17,7 +17,7 @@ LABEL, PLOT, BEYOND, FIGURES, ROW, TOP, GAP = 160, 440, 118, 272, 34, 72, 26
 WIDTH = LABEL + PLOT + BEYOND + FIGURES
 TITLES = {"contest": "M = 128", "decode": "decode, M ≤ 16", "large": "larger", "other": "others"}
 
-# The colours of a standalone chart, which has no page to define them.
+# The colours of a standalone chart, which has no page that defines them.
 COLOURS = {
     "--paper": "#ffffff",
     "--ink": "#1c1f26",
@@ -32,7 +32,7 @@ COLOURS = {
 }
 MARGIN, HEAD = 16, 62
 
-# The mark's shape and colour of each column. Colour alone would not be accessible.
+# Shape and colour by column, so that marks differ without colour.
 MARKS = {
     "cublas_f16": ("circle", "--orange", "#c2570c"),
     "cublas_bf16": ("ring", "--orange", "#c2570c"),
@@ -44,12 +44,12 @@ OTHER_MARK = ("plus", "--ours", "#2563eb")
 
 
 def mark_of(name):
-    """The shape and colour of a column."""
+    """Returns the mark of a column."""
     return MARKS.get(name, OTHER_MARK)
 
 
 def draw_mark(name, x, y, size=5):
-    """A mark around a point."""
+    """Draws a mark around a point."""
     shape, colour, _ = mark_of(name)
     filled = f'fill="var({colour})" stroke="var(--paper)" stroke-width="1"'
     hollow = f'fill="var(--paper)" stroke="var({colour})" stroke-width="1.8"'
@@ -71,7 +71,7 @@ def draw_mark(name, x, y, size=5):
 
 
 def rows_of(result):
-    """The shapes that can be drawn: the row of each, and the time that its times are relative to."""
+    """Returns the rows that can be drawn, each with the time that its times are relative to."""
     found = []
     for row in result["shapes"]:
         best = gate.best_rival(row)
@@ -82,7 +82,7 @@ def rows_of(result):
 
 
 def text(x, y, words, size=13, anchor="start", colour="--ink", weight=400):
-    """Words."""
+    """Draws text."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" '
         f'fill="var({colour})">{markup.escape(words)}</text>'
@@ -90,7 +90,7 @@ def text(x, y, words, size=13, anchor="start", colour="--ink", weight=400):
 
 
 def svg(result):
-    """The picture; its colours are the page's."""
+    """Draws the chart with the colours of its page."""
     rows = rows_of(result)
     groups = list(dict.fromkeys(row["group"] for row, _ in rows))
     height = TOP + len(rows) * ROW + len(groups) * GAP + 50
@@ -131,7 +131,7 @@ def svg(result):
 
 
 def standalone(result):
-    """The chart as a standalone file: a title, the machine, and fixed colours on white."""
+    """Draws the chart as a standalone file: title, machine, and fixed colours on a white background."""
     inner = svg(result)
     height = float(re.search(r'viewBox="0 0 \d+ (\d+)"', inner).group(1))
     environment = result["environment"]
@@ -156,7 +156,7 @@ def standalone(result):
 
 
 def draw_row(result, row, base, y, at, columns):
-    """One shape: the bar of ours, the reference time as a tick, the marks of the others, and the figures."""
+    """Draws one shape: Fourfold's bar, the reference time as a tick, the marks of the peers, and the figures."""
     middle = y + ROW / 2
     ours, best = gate.median(row, "ours"), gate.best_rival(row)
     parts = [text(8, middle + 4, f"{row['m']} × {row['n']} × {row['k']}")]
@@ -177,7 +177,7 @@ def draw_row(result, row, base, y, at, columns):
         time = gate.median(row, column["name"])
         if column["name"] != "ours" and time is not None:
             (beyond if time / base > LARGEST else near).append((time / base, column["name"]))
-    # Overlapping marks alternate above and below the middle.
+    # Marks that would overlap alternate above and below the middle.
     taken = []
     for ratio, name in sorted(near):
         x = at(ratio)
@@ -185,7 +185,7 @@ def draw_row(result, row, base, y, at, columns):
         height = next(height for height in (0, -9, 9, -4, 4, *[0] * len(near)) if height not in close or len(close) > 4)
         taken.append((x, height))
         parts.append(draw_mark(name, x, middle + height))
-    # Values beyond the scale follow it, as numbers.
+    # Marks beyond the scale are drawn behind it, with their figures.
     x = at(LARGEST) + 18
     for ratio, name in sorted(beyond):
         parts += [draw_mark(name, x, middle), text(x + 9, middle + 4, f"{ratio:.1f}", 11, "start", "--soft")]
@@ -205,7 +205,7 @@ def draw_row(result, row, base, y, at, columns):
 
 
 def legend(result):
-    """The legend of the marks, in one or two lines."""
+    """Draws the legend on one or two lines."""
     parts, x, y = [], 8, 16
     entries = [(column["name"], column["label"]) for column in result["columns"]]
     for name, label in [*entries, ("reference", "memory or compute limit (reference)")]:
@@ -228,7 +228,7 @@ def legend(result):
 
 
 def png(result, path):
-    """Draws the chart with matplotlib. Raises ImportError without it."""
+    """Draws the chart with matplotlib. Raises ImportError if it is missing."""
     import matplotlib
 
     matplotlib.use("Agg")

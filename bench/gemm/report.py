@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows a run as a short table, a page with a chart, an SVG or a PNG, from the JSON that run.py writes."""
+"""Shows a recorded run as a short table, a page with a chart, an SVG or a PNG."""
 
 import argparse
 import html as markup
@@ -21,17 +21,17 @@ SHORT = {
 
 
 def figure(value, digits=1):
-    """A number, or a dash."""
+    """Formats a number, or a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def percent(value):
-    """A share, or a dash."""
+    """Formats a share, or a dash for None."""
     return "-" if value is None else f"{value:.0%}"
 
 
 def correct(row):
-    """The result of the check of ours."""
+    """Returns the result of checking Fourfold's outputs."""
     check = row["peers"].get("ours", {}).get("check")
     if check is None:
         return "-"
@@ -41,18 +41,18 @@ def correct(row):
 
 
 def measured_share(row):
-    """The share of the ceilings measured in this run."""
+    """Returns the achieved share of this run's own ceilings."""
     ours = gate.median(row, "ours")
     return row["measured_reference_us"] / ours if ours else None
 
 
 def headings(result):
-    """The measured columns, ours first, with their short names."""
+    """Returns the measured columns, Fourfold first, with their short names."""
     return [(column["name"], SHORT.get(column["name"], column["name"].split(":")[-1])) for column in result["columns"]]
 
 
 def cells(result):
-    """The table: headings, and a row of texts for each shape."""
+    """Returns the table: headings, and a row of texts for each shape."""
     columns = headings(result)
     head = ["M,N,K", "ref us", *[short for _, short in columns], "of ref", "of run", "x best", "check"]
     body = []
@@ -77,34 +77,34 @@ def cells(result):
 
 
 def name_of(row):
-    """The extents of a row."""
+    """Formats the extents of a row."""
     return f"{row['m']},{row['n']},{row['k']}"
 
 
 def sm_clocks(row):
-    """The known clocks under load, before and after a shape was measured."""
+    """Returns the known SM clocks under load before and after a shape was measured."""
     return [sample["sm_mhz"] for sample in row.get("clocks", []) if sample and sample["sm_mhz"]]
 
 
 def moved(row):
-    """Returns whether the clock changed by more than 2 % while a shape was measured."""
+    """Returns whether the SM clock changed by more than 2 % while a shape was measured."""
     samples = sm_clocks(row)
     return bool(samples) and max(samples) > 1.02 * min(samples)
 
 
 def notes(result):
-    """The legend of the table."""
+    """Returns the legend of the table."""
     text = "us per GEMM, medians; * best exact peer; ~ approximate; of run: of this run's own ceilings"
     samples = [clock for row in result["shapes"] for clock in sm_clocks(row)]
     if samples:
         text += f"; SM clock {min(samples):.0f} to {max(samples):.0f} MHz"
     if any(moved(row) for row in result["shapes"]):
-        text += ", ! moved by more than 2 %"
+        text += ", ! changed by more than 2 %"
     return text
 
 
 def failures(result):
-    """The shapes that ours could not run."""
+    """Returns a line on the shapes that Fourfold could not run, if any."""
     found = []
     for row in result["shapes"]:
         found += [f"{name} at {name_of(row)}: {peer['reason']}" for name, peer in gate.own(row) if peer.get("reason")]
@@ -114,7 +114,7 @@ def failures(result):
 
 
 def ceilings(result):
-    """The ceilings of the run, in one line."""
+    """Formats the ceilings of the run on one line."""
     found = result["ceilings"]
     return (
         f"copy {figure(found['copy_tb_per_s'], 2)} TB/s, read {figure(found['read_tb_per_s'], 2)} TB/s, "
@@ -123,14 +123,14 @@ def ceilings(result):
 
 
 def judged(result):
-    """The lines of a result, each with its level. Without requirements, only the line for correct outputs."""
+    """Returns the lines of a verdict with their levels. Without requirements, the only line is correctness."""
     verdict = result["verdict"]
     levels = [(level, line) for level in gate.LEVELS for line in verdict[level]]
     return [("check", verdict["correctness"]), *levels]
 
 
 def table(result):
-    """The run in at most 25 lines, for a run of all shapes."""
+    """Formats a run; all shapes take at most 25 lines."""
     environment = result["environment"]
     lines = [
         f"{environment['gpu']}, driver {environment['driver']}, torch {environment['torch']}; {ceilings(result)}",
@@ -170,7 +170,7 @@ th { color:var(--soft); font-weight:600 } th:first-child,td:first-child,td.left 
 
 
 def html(result):
-    """The run as a self-contained page."""
+    """Returns a self-contained page."""
     environment, protocol = result["environment"], result["protocol"]
     escape = markup.escape
     head, body = cells(result)
@@ -180,7 +180,7 @@ def html(result):
     for level, line in judged(result):
         outcome = line["outcome"]
         if level == "check":
-            # Without requirements the page has ratios, and only the check of outputs.
+            # Shown in a paragraph, not in the table of requirements.
             checked = f"Every output was compared with the exact sum: {escape(outcome)} {escape(line['shown'])}".strip()
             continue
         verdict.append(
@@ -206,17 +206,17 @@ fastest exact alternative of the same run. Shorter is faster.</p>
 <h2>Microseconds per GEMM</h2>
 <div class="scroll"><table>{"".join(rows)}</table></div>
 <p>{escape(notes(result))}. &ldquo;ref&rdquo; is the larger of bytes / 4.3 TB/s
-and operations / 790 TFLOP/s; &ldquo;of run&rdquo; takes this run's own ceilings instead:
+and operations / 790 TFLOP/s; &ldquo;of run&rdquo; uses this run's own ceilings instead:
 {escape(ceilings(result))}.</p>
 <p>{checked}.</p>
 {required if verdict else ""}
 {failed}{missing}{stopped}
-<h2>How it was measured</h2>
+<h2>Method</h2>
 <p>CUDA graphs of {protocol["calls_per_graph"]} GEMMs over rotating operands that take more than three times the L2
-cache, the columns replayed in turns; median of {protocol["replays"] or "several"} replays
-after {protocol["warm_up_s"]} s of warm-up, each behind an untimed replay of the same graph; consecutive GEMMs do not overlap. All columns get the same
-random codes and scales. Outputs are poisoned before the last replay, and every element is compared with the exact
-sum.</p>
+cache, the columns replayed in turns. Times are medians of {protocol["replays"] or "several"} replays after
+{protocol["warm_up_s"]} s of warm-up. An untimed replay of the same graph precedes each. Consecutive GEMMs do not
+overlap. All columns get the same random codes and scales. Outputs are poisoned before the last replay, and every
+element is compared with the exact sum.</p>
 <p>{escape(labels)}.</p>
 <p>{escape(environment["gpu"])}, {environment["multiprocessors"]} multiprocessors,
 driver {escape(str(environment["driver"]))}, torch {escape(environment["torch"])},
@@ -227,7 +227,7 @@ CUDA {escape(str(environment["cuda"]))}, {escape(result["date"])}.<br>
 
 
 def png(result, path):
-    """Draws with matplotlib. Returns the error, or None."""
+    """Draws with matplotlib. Returns the error if matplotlib is missing."""
     try:
         picture.png(result, path)
     except ImportError as error:
@@ -259,7 +259,7 @@ def main():
     if chosen.svg:
         chosen.svg.write_text(picture.standalone(result))
     if chosen.png and (problem := png(result, chosen.png)):
-        print(f"no {chosen.png}: {problem}", file=sys.stderr)
+        print(f"cannot draw {chosen.png}: {problem}", file=sys.stderr)
         return 3
     print(table(result))
     return 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures NVFP4 GEMMs on a Hopper GPU beside the alternatives. Builds, measures, checks, prints."""
+"""Compares NVFP4 GEMM on a Hopper GPU with its alternatives. Builds, measures, checks and prints."""
 
 import argparse
 import datetime
@@ -25,12 +25,12 @@ Examples:
   python3 bench/gemm/run.py --json gemm.json --html gemm.html
   python3 bench/gemm/run.py --require bench/gemm/h200.require.json
 
-A prototype beside the built kernel, on two shapes, quickly:
+Compare a prototype with another library on two shapes, quickly:
   python3 bench/gemm/run.py --library new=./prototype.so --library old=./kernel.so \\
       --shapes "128,7168,2048 1,8192,8192" --peers ours,cublas_f16,humming --quick
 
 Exit codes: 0 ok, 1 an output is wrong or a requirement of the gate fails, 2 bad arguments,
-3 no GPU, no torch, or no kernel of ours.
+3 no GPU, no torch, or no kernel of Fourfold.
 """
 
 
@@ -40,13 +40,13 @@ def arguments():
     )
     add = parser.add_argument
     add("--shapes", default="contest decode large", help="M,N,K ..., contest, decode or large [default: all three]")
-    add("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)} [default: all]")
-    add("--library", action="append", metavar="[NAME=]FILE.so", help="measure this kernel; ratios are the first one's")
-    add("--fourfold", metavar="FILE", help="the command line that builds ours [default: on PATH, or target/release]")
-    add("--target", default="sm_90a", help="what to build ours for [default: sm_90a]")
+    add("--peers", default=",".join(PEERS), help=f"columns to measure, from {', '.join(PEERS)} [default: all]")
+    add("--library", action="append", metavar="[NAME=]FILE.so", help="measure this kernel; ratios use the first one")
+    add("--fourfold", metavar="FILE", help="the command line to build with [default: on PATH, or target/release]")
+    add("--target", default="sm_90a", help="the target of the kernel [default: sm_90a]")
     add("--nvcc", metavar="FILE", help="the CUDA compiler [default: FOURFOLD_NVCC, CUDA_HOME, PATH, /usr/local/cuda]")
-    add("--build", metavar="DIR", type=Path, default=FOLDER, help="where built files lie [default: target/bench-gemm]")
-    add("--output", choices=["f16", "bf16", "f32"], default="f16", help="the type that ours writes [default: f16]")
+    add("--build", metavar="DIR", type=Path, default=FOLDER, help="folder for built files [default: target/bench-gemm]")
+    add("--output", choices=["f16", "bf16", "f32"], default="f16", help="the output type of the kernel [default: f16]")
     add("--replays", type=int, metavar="N", help="timed replays of each graph [default: 11, with --quick 7]")
     add("--calls", type=int, metavar="N", default=24, help="GEMMs in a graph [default: 24]")
     add("--quick", action="store_true", help="fewer replays and a shorter warm-up")
@@ -63,7 +63,7 @@ def arguments():
     chosen.peers = [name for name in chosen.peers.replace(",", " ").split() if name]
     for name in chosen.peers:
         if name not in PEERS:
-            parser.error(f"--peers: {name!r} is none of {', '.join(PEERS)}")
+            parser.error(f"--peers: {name!r} is not one of {', '.join(PEERS)}")
     try:
         chosen.requirements = gate.load(chosen.require) if chosen.require else None
     except gate.BadRequirements as error:
@@ -76,7 +76,7 @@ def arguments():
 
 
 def say(text):
-    """Prints progress."""
+    """Prints progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -85,10 +85,10 @@ def main():
     try:
         import torch
     except ImportError as error:
-        say(f"torch is needed: {error}")
+        say(f"cannot import torch: {error}")
         return EXIT_ENVIRONMENT
     if not torch.cuda.is_available():
-        say("no GPU that torch can use: nothing is measured")
+        say("torch finds no GPU; nothing is measured")
         return EXIT_ENVIRONMENT
     import session
 
@@ -117,7 +117,7 @@ def main():
     try:
         for shape in chosen.shapes:
             result["shapes"].append(run.measure(shape, result["ceilings"]))
-    # Measurements before the failure are still written.
+    # Results measured before the failure are still written.
     except (session.DeviceLost, RuntimeError) as error:
         result["error"] = str(error)
         say(result["error"])
@@ -130,7 +130,7 @@ def main():
 
 
 def save(chosen, result):
-    """Writes the requested files. A failure to draw a chart loses no figures."""
+    """Writes the requested files. A failure to draw a chart does not affect the other files."""
     if chosen.json:
         chosen.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     if chosen.html:
@@ -138,7 +138,7 @@ def save(chosen, result):
     if chosen.svg:
         chosen.svg.write_text(picture.standalone(result))
     if chosen.png and (problem := report.png(result, chosen.png)):
-        say(f"no {chosen.png}: {problem}")
+        say(f"cannot draw {chosen.png}: {problem}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One run on one GPU: prepares the columns, measures a shape, checks every output."""
+"""One run on one GPU: prepares the columns, measures shapes, checks every output."""
 
 import subprocess
 import time
@@ -15,7 +15,7 @@ import timing
 from device_code import Unavailable
 from shapes import Shape
 
-# The least cache size that is assumed; the GPU may report more.
+# The least cache size assumed; the GPU may report more.
 CACHE_BYTES = 60_000_000
 EXACT_ALPHA = 0.5
 ROOF = Shape(8192, 8192, 8192)
@@ -32,7 +32,7 @@ class Session:
         self.chosen, self.say = chosen, say
         self.device = torch.device("cuda", torch.cuda.current_device())
         self.properties = torch.cuda.get_device_properties(self.device)
-        # All work uses one stream, because a graph cannot be captured on the default stream.
+        # All work uses this stream, because the default stream does not support capture.
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.cache = max(CACHE_BYTES, self.properties.L2_cache_size)
@@ -42,13 +42,13 @@ class Session:
         self.libraries = []
 
     def build_code(self):
-        """Builds the dequantization and reading kernels. Their layout of scales must be that of `operands`."""
+        """Builds the dequantize and read kernels, which use the scale layout of `operands`."""
         major, minor = self.properties.major, self.properties.minor
         architecture = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
         return device_code.build(device_code.find_nvcc(self.chosen.nvcc), architecture, self.chosen.build)
 
     def environment(self):
-        """The environment that the figures depend on."""
+        """Returns the properties of the machine that affect the figures."""
         driver = attempt(driver_version)[0]
         compiler = self.nvcc and subprocess.run([self.nvcc, "--version"], capture_output=True, text=True, check=False)
         return {
@@ -66,7 +66,7 @@ class Session:
         }
 
     def columns(self):
-        """Prepares the columns. Returns those that work, and the reasons why others are missing."""
+        """Prepares the columns. Returns the available ones, and the reasons why others are missing."""
         for name in self.chosen.peers:
             made, problem = attempt(lambda name=name: self.make(name))
             if problem is None:
@@ -86,7 +86,7 @@ class Session:
         return described, self.missing
 
     def make(self, name):
-        """The columns of a name: one, or one per library of ours."""
+        """Creates the columns of a name: one, or one for each library of Fourfold."""
         if name == "ours":
             return self.make_ours()
         if name == "cublas_f16":
@@ -109,7 +109,7 @@ class Session:
         return [made]
 
     def make_ours(self):
-        """A column per named library, or one for the library that the command line builds."""
+        """Creates a column for each named library, or for the library that the command line builds."""
         named = self.chosen.library
         if not named:
             fourfold = ours.find_fourfold(self.chosen.fourfold)
@@ -132,7 +132,7 @@ class Session:
         return made
 
     def ceilings(self):
-        """Measures the ceilings of memory and tensor cores in this run."""
+        """Measures the peak rates of the memory and the matrix units in this run."""
         self.say("ceilings")
         found = self.bandwidths()
         roof = peers.Cublas("roof", "", torch.float16)
@@ -172,7 +172,7 @@ class Session:
         torch.cuda.empty_cache()
 
     def measure(self, shape, ceilings):
-        """Times all columns of a shape in turns, and checks every output."""
+        """Times all columns on a shape in turns, and checks every output."""
         self.say(f"{shape}")
         itemsize = ours.OUTPUT_TYPES[self.chosen.output].itemsize
         bandwidth = max(ceilings["copy_tb_per_s"], ceilings.get("read_tb_per_s") or 0) * 1e6
@@ -216,7 +216,7 @@ class Session:
         self.stream.synchronize()
 
     def check(self, rotation, timed, row):
-        """Poisons every output, replays once more, and checks the outputs."""
+        """Poisons every output, replays each graph once more, and checks the outputs."""
         for peer in timed:
             peer.poison()
         torch.cuda.synchronize()
@@ -242,18 +242,18 @@ class Session:
                 self.say(f"  {peer.name}: outputs are wrong: {judged}")
 
     def must_be_alive(self, peer, problem):
-        """Raises after a failure that the GPU keeps: all later work would fail too."""
+        """Raises DeviceLost after a failure that leaves the GPU in an error state."""
         if problem is not None and (lost := attempt(torch.cuda.synchronize)[1]):
             raise DeviceLost(f"{peer.name}: {problem}; afterwards: {lost}")
 
 
 def kind(peer):
-    """The kind of a peer: exact or approximate, rival or reference."""
+    """Returns whether a peer is exact, and whether it is compared with Fourfold."""
     return {"exact": peer.exact, "rival": peer.rival}
 
 
 def attempt(function):
-    """Calls a function. Returns its result, or the error: columns run third-party code that may raise anything."""
+    """Calls a function. Returns its result and None, or None and the error; peers may raise any exception."""
     try:
         return function(), None
     except Unavailable as error:
@@ -263,7 +263,7 @@ def attempt(function):
 
 
 def driver_version():
-    """The driver's version, from nvidia-smi."""
+    """Returns the driver version that nvidia-smi reports."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[0].strip()

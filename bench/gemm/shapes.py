@@ -1,8 +1,8 @@
-"""The shapes that are measured, and the least time of each."""
+"""The measured shapes, and a lower bound on the time of each."""
 
 from dataclasses import dataclass
 
-# The H200 rates of the reference time: bytes per microsecond and operations per microsecond.
+# The reference rates of an H200: bytes per microsecond and operations per microsecond.
 REFERENCE_BANDWIDTH = 4.3e6
 REFERENCE_RATE = 790e6
 
@@ -11,7 +11,7 @@ CONTEST, DECODE, LARGE, OTHER = "contest", "decode", "large", "other"
 
 @dataclass(frozen=True)
 class Shape:
-    """D [m, n] = A [m, k] by B [n, k] transposed."""
+    """The extents of D [m, n] = A [m, k] · B [n, k] transposed."""
 
     m: int
     n: int
@@ -19,16 +19,16 @@ class Shape:
 
     @property
     def group(self):
-        """The line of the gate that the shape belongs to."""
+        """The group of requirements that the shape belongs to."""
         return GROUPS.get(self, OTHER)
 
     @property
     def flops(self):
-        """The operations of one GEMM."""
+        """The number of operations of one GEMM."""
         return 2 * self.m * self.n * self.k
 
     def fp4_bytes(self, output_bytes):
-        """The bytes of A and B with their scales, read once, and of D, written once, without padding."""
+        """Bytes of A and B with their scales, each read once, and of D, written once, without padding."""
         return (self.m + self.n) * self.k * 9 // 16 + self.m * self.n * output_bytes
 
     def reference_us(self, output_bytes=2, bandwidth=REFERENCE_BANDWIDTH, rate=REFERENCE_RATE):
@@ -54,7 +54,7 @@ GROUPS = {
 
 
 def parse_shapes(text):
-    """Parses names of groups and `M,N,K`, separated by spaces or semicolons. ValueError names the error."""
+    """Parses group names and `M,N,K`, separated by spaces or semicolons. Raises ValueError for other text."""
     shapes = []
     for word in text.replace(";", " ").split():
         if word in (CONTEST, DECODE, LARGE):
@@ -63,10 +63,10 @@ def parse_shapes(text):
         try:
             m, n, k = (int(part) for part in word.split(","))
         except ValueError:
-            raise ValueError(f"{word!r} is no shape; expected M,N,K, or one of contest, decode, large") from None
+            raise ValueError(f"{word!r} is not a shape; expected M,N,K, or one of contest, decode, large") from None
         if min(m, n, k) < 1 or k % 32 != 0 or n % 8 != 0:
             raise ValueError(f"{word}: M must be at least 1, N a multiple of 8, K a multiple of 32")
         shapes.append(Shape(m, n, k))
     if not shapes:
-        raise ValueError("no shape is named")
+        raise ValueError("expected at least one shape")
     return list(dict.fromkeys(shapes))

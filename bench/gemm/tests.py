@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the benchmark that need no GPU. Needs torch (of any kind) and a C compiler.
+"""Tests of the benchmark without a GPU. They need torch (any build) and a C compiler.
 
 Run it with python3 bench/gemm/tests.py.
 """
@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def compiled(folder, *options):
-    """The stand-in for a kernel's library."""
+    """Compiles the stand-in for a kernel's library."""
     library = Path(folder) / f"fake{abs(hash(options))}.so"
     command = ["cc", "-shared", "-fPIC", "-O1", *options, "-o", library, HERE / "fake_kernel.c", "-lm"]
     subprocess.run(command, check=True)
@@ -68,7 +68,7 @@ class FakeEvent:
 
 
 class FakeGraph:
-    """Launches the captured work again, and advances the clock by 24 microseconds."""
+    """Repeats the captured launches, and advances the clock by 24 microseconds."""
 
     def __init__(self, launch, sets, calls):
         self.launch, self.sets, self.calls = launch, sets, calls
@@ -83,7 +83,7 @@ class FakeGraph:
 
 
 def without_gpu():
-    """The parts of torch.cuda that the benchmark uses, on the host."""
+    """Replaces every part of torch.cuda that the benchmark uses with a host version."""
     properties = types.SimpleNamespace(
         name="NVIDIA H200 (fake)", multi_processor_count=132, L2_cache_size=60 << 20, major=9, minor=0, uuid="0"
     )
@@ -221,7 +221,7 @@ class Check(unittest.TestCase):
             self.assertGreater(int((sums != 0).sum()), shape.m)
             output = sums.to(torch.float16)
             self.assertTrue(check.bit_equal(largest, output, 1.0))
-            # Emulates group sums that are rounded to 11 bits.
+            # The result if every group sum were rounded to 11 bits.
             rounded = groups.half().double().sum(2).half()
             self.assertFalse(check.bit_equal(largest, rounded, 1.0))
 
@@ -296,7 +296,7 @@ class DeviceCode(unittest.TestCase):
 
 
 def chosen(folder, **changes):
-    """Arguments as the command line parses them."""
+    """Returns options as the command line would."""
     values = {
         "shapes": [shapes.Shape(3, 16, 64), shapes.Shape(130, 24, 96)],
         "peers": ["ours", "cublas_f16", "cublas_bf16", "dequantize_cublas", "humming"],
@@ -382,7 +382,7 @@ class Session(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             result, _ = self.run_one(folder, output="f16", peers=["ours"])
         for row in result["shapes"]:
-            self.assertIn("another type", row["peers"]["ours"]["reason"])
+            self.assertIn("check type and layout", row["peers"]["ours"]["reason"])
         self.assertTrue(gate.failed(gate.judge(result["shapes"]), result["shapes"]))
         self.assertEqual(gate.judge(result["shapes"])["correctness"]["outcome"], gate.UNKNOWN)
 
@@ -402,7 +402,7 @@ TIMES = {
 
 
 def example():
-    """A result as a run writes it, with invented figures of ours."""
+    """Returns a result in the form that a run writes, with invented figures for Fourfold."""
     names = ["ours", "cublas_f16", "cublas_bf16", "dequantize_cublas", "fp8", "humming"]
     labels = ["Fourfold", "cuBLAS f16", "cuBLAS bf16", "dequantize + cuBLAS f16", "FP8 tensorwise (approximate)"]
     labels.append("Humming W4A16")
@@ -513,7 +513,7 @@ class Gate(unittest.TestCase):
 
 class Report(unittest.TestCase):
     def test_the_table_is_short(self):
-        # 12 lines of figures, plus those of the requirements.
+        # 12 lines of figures, and the lines of the requirements.
         lines = report.table(example()).splitlines()
         self.assertLessEqual(len(lines), 25)
         self.assertIn("53.8*", next(line for line in lines if line.startswith("128,7168,16384")))

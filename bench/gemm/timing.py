@@ -1,4 +1,4 @@
-"""CUDA graphs of GEMMs over rotating operands, replayed in turns."""
+"""Captures CUDA graphs of GEMMs over rotating operands, and replays them in turns."""
 
 import gc
 import math
@@ -11,8 +11,8 @@ import torch
 
 
 def capture(launch, sets, calls, stream):
-    """Captures `calls` launches in sequence over `sets` sets of operands. `stream` must be the current one."""
-    # First calls load, choose and allocate, which must precede the capture.
+    """Captures `calls` consecutive launches over `sets` sets of operands on the current stream."""
+    # First calls may load, tune or allocate, which must not happen during the capture.
     for index in range(sets):
         launch(index)
     stream.synchronize()
@@ -35,12 +35,12 @@ class Timed:
         self.graph.reset()
 
     def record(self):
-        """The times per call, as a JSON object."""
+        """The JSON form, with times per call."""
         return {**summary(self.microseconds), "replays_us": self.microseconds, "calls": self.calls}
 
 
 def summary(microseconds):
-    """The median, minimum and 90th percentile."""
+    """Returns median, minimum and 90th percentile."""
     ordered = sorted(microseconds)
     return {
         "median_us": statistics.median(ordered),
@@ -52,8 +52,8 @@ def summary(microseconds):
 def measure(timed, replays, stream, warm_up_s=0.2):
     """Replays graphs in turns: A B C, A B C, and so on.
 
-    An untimed replay precedes each timed one. The host enqueues the timed replay while the untimed one runs, so no host
-    launch is timed, and the caches are in the state of a long run of this graph.
+    An untimed replay precedes each timed one. The host enqueues the timed replay while the untimed one runs, so host
+    launches are not timed, and the caches are in the state of a long run of this graph.
     """
     until = time.monotonic() + warm_up_s
     while True:
@@ -80,7 +80,7 @@ def measure(timed, replays, stream, warm_up_s=0.2):
 
 
 def rate(run, amount, stream, rounds=7, repeat=8):
-    """`amount` per microsecond of a call: the median of rounds of `repeat` calls, each after an untimed call."""
+    """Returns `amount` per microsecond of a call: the median over rounds of `repeat` calls, after an untimed call."""
     times = []
     for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -95,7 +95,7 @@ def rate(run, amount, stream, rounds=7, repeat=8):
 
 
 def clocks(busy):
-    """The clocks that nvidia-smi reports while `busy` keeps the GPU at work, or None."""
+    """Returns clocks, power and temperature from nvidia-smi while `busy` loads the GPU, or None."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -118,7 +118,7 @@ def clocks(busy):
 
 
 def number(text):
-    """A number from nvidia-smi, or None if it reports none."""
+    """Parses a number printed by nvidia-smi; None for text such as `[N/A]`."""
     try:
         return float(text)
     except ValueError:

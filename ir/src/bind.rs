@@ -55,7 +55,7 @@ pub enum BindError {
         /// The symbol.
         name: String,
     },
-    /// A value is given for a symbol that the program lacks.
+    /// A value is given for a symbol that is not in the program.
     #[error("the program has no symbol `{name}`; {known}")]
     UnknownSymbol {
         /// The name given.
@@ -185,7 +185,7 @@ fn given_values(module: &Module, given: &[(String, u64)]) -> Result<SymbolValues
         let Some((symbol, _)) = module.symbols.iter().find(|(_, known)| *known == name) else {
             let known: Vec<String> = module.symbols.values().map(|name| format!("`{name}`")).collect();
             let known = if known.is_empty() {
-                "it has none".to_owned()
+                "it has no symbols".to_owned()
             } else {
                 format!("it has {}", known.join(", "))
             };
@@ -306,7 +306,7 @@ mod tests {
         check_given(product, &[&[6, 8]], &[("B", 2), ("S", 4)], Err(&refused("B = 2, S = 4")));
         let unknown = "the program has no symbol `M`; it has `B`, `S`";
         check_given(product, &[&[6, 8]], &[("B", 2), ("M", 4)], Err(unknown));
-        check_given(&[&["8"]], &[&[8]], &[("M", 4)], Err("the program has no symbol `M`; it has none"));
+        check_given(&[&["8"]], &[&[8]], &[("M", 4)], Err("the program has no symbol `M`; it has no symbols"));
         let twice = "the symbol `B` is given as 2 and as 3";
         check_given(product, &[&[6, 8]], &[("B", 2), ("B", 3)], Err(twice));
     }

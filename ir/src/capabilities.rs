@@ -1,4 +1,4 @@
-//! Capabilities of a target's kernels as plain data, all that the scheduler knows about a target.
+//! Capabilities of a target's kernels as plain data. The scheduler depends on nothing else of a target.
 
 use crate::ops::{BinaryKind, ReduceKind, UnaryKind};
 use crate::program::BlockFormat;
@@ -11,20 +11,20 @@ pub struct Capabilities {
     pub target: String,
     /// One entry per operand format that the target's kernels support; empty for `cpu`.
     pub formats: Vec<FormatCapability>,
-    /// The rules for a `block_quantize` as a kernel of its own; `None` where there is no such kernel.
+    /// The rules for a standalone `block_quantize` kernel; `None` if the target has none.
     pub block_quantize: Option<BlockQuantizeCapability>,
 }
 
-/// The `block_quantize` ops that a kernel of their own computes.
+/// The `block_quantize` ops that a standalone kernel computes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockQuantizeCapability {
     /// The element types of the values.
     pub inputs: Vec<ElementType>,
     /// The formats of codes and scales.
     pub formats: Vec<QuantizedFormat>,
-    /// No extent exceeds this.
+    /// The largest extent.
     pub max_extent: u64,
-    /// The scales, counted as if padded to the blocked layout, take no more bytes than this.
+    /// The limit on the bytes of the scales, computed as if padded to the blocked layout.
     pub max_scale_bytes: u64,
     /// Base pointers of values, codes and scales are multiples of this, in bytes.
     pub pointer_alignment: u32,

@@ -62,7 +62,8 @@
 //! - `blocked` is the padded 128x4 swizzle, one buffer per matrix of the batch. With KT = ceil((K/V)/4), element (r, c)
 //!   is at byte `((r/128)·KT + c/4)·512 + (r%32)·16 + ((r%128)/32)·4 + c%4` of `roundup(rows, 128)·4·KT` bytes.
 //!
-//! Producers write zero padding; consumers tolerate any finite padding. `reshape` takes and returns linear scales only.
+//! Producers write zero padding; consumers tolerate any finite padding. `reshape` accepts and returns only linear
+//! scales.
 //!
 //! # Numerics
 //!

@@ -14,8 +14,8 @@
 //! - Every partial sum, in any order, is an integer of at most 512 · 32 400 = 16 588 800 < 2^24 units. An f32 holds
 //!   it exactly, so no addition rounds. The smallest unit is far above f32's subnormals.
 //!
-//! Under [`Rule::Contest`] the same holds with other scales: with 0 to 3 (`f8E4M3FN`) a product has at most 12² · 3²
-//! units, so K <= 12 945 is exact; with 1/2 to 4 (`f8E8M0FNU`) at most 12² · 8², so K <= 1 820.
+//! Under [`Rule::Contest`] the same holds with other scales. With 0 to 3 (`f8E4M3FN`) a product has at most 12² · 3²
+//! units, so K <= 12 945 is exact. With 1/2 to 4 (`f8E8M0FNU`) it has at most 12² · 8², so K <= 1 820 is.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! The scalar functions behind the elementwise ops, shared by every implementation.
 //!
 //! They compute in `f64`; [`round_to`] rounds once to the type of the result. `exp`, `tanh` and the error function
-//! come from the `libm` crate, so that results do not depend on the system's math library.
+//! come from the `libm` crate, so results do not depend on the system's math library.
 //!
 //! # Double rounding
 //!

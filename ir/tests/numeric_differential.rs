@@ -19,8 +19,9 @@ fn assert_same_value(ours: f32, theirs: f32, code: u16) {
     assert!(same, "code {code:#x}: ours {ours:e}, theirs {theirs:e}");
 }
 
-/// The critical inputs of a format's encoder, given all values of the format: each value, the midpoints between them
-/// and beyond the last, the adjacent `f32`s, both ends, and a sweep over all magnitudes. Both signs, no NaN.
+/// The critical inputs of a format's encoder, given all values of the format. They are each value, the midpoints
+/// between them and beyond the last, the adjacent `f32`s, both ends, and a sweep over all magnitudes. Both signs,
+/// no NaN.
 fn probes(decode: impl Fn(u16) -> f32, codes: u32) -> Vec<f32> {
     let mut magnitudes: Vec<f32> = (0..codes)
         .map(|code| decode(code as u16))
@@ -56,7 +57,7 @@ fn sweep() -> impl Iterator<Item = f32> {
 
 #[track_caller]
 fn assert_same_codes(probes: &[f32], ours: impl Fn(f32) -> u16, theirs: impl Fn(f32) -> u16) {
-    assert!(probes.len() >= MIN_PROBES, "a sweep that probes nothing proves nothing");
+    assert!(probes.len() >= MIN_PROBES, "the sweep has too few probes");
     for &v in probes {
         let (ours, theirs) = (ours(v), theirs(v));
         assert_eq!(

@@ -392,7 +392,7 @@ proptest! {
     ) {
         let mut text = EVERY_OP.to_owned();
         for (at, removed, inserted) in edits {
-            // EVERY_OP is ASCII, but what an earlier edit inserted need not be.
+            // EVERY_OP is ASCII, but an earlier edit may have inserted other characters.
             let mut start = at.index(text.len());
             while !text.is_char_boundary(start) {
                 start -= 1;

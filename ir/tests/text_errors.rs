@@ -8,7 +8,7 @@ use fourfold_ir::text::parse;
 fn check_texts(sources: &[impl AsRef<str>], expected: Expect) {
     let mut rendered = String::new();
     for source in sources.iter().map(AsRef::as_ref) {
-        let errors = parse(source).expect_err("the text must be refused");
+        let errors = parse(source).expect_err("the text must be rejected");
         rendered.extend(errors.iter().map(|error| error.render("test.fir", source)));
     }
     expected.assert_eq(&rendered);

@@ -40,7 +40,7 @@ pub enum CheckError {
         expected: String,
     },
     /// A segment contains an op that is not in the program.
-    #[error("segment {segment} has {op}, which the program lacks")]
+    #[error("segment {segment} contains {op}, which is not in the program")]
     UnknownOp {
         /// The position of the segment.
         segment: usize,
@@ -68,7 +68,7 @@ pub enum CheckError {
         count: usize,
     },
     /// The number of decisions is not the number of ops.
-    #[error("there are {found} decisions for {expected} ops")]
+    #[error("the partition has {found} decisions for {expected} ops")]
     Decisions {
         /// The number of decisions.
         found: usize,
@@ -76,7 +76,7 @@ pub enum CheckError {
         expected: usize,
     },
     /// A decision names a segment that does not contain the op.
-    #[error("the decision on {op} names segment {segment}, which does not have it")]
+    #[error("the decision on {op} names segment {segment}, which does not contain it")]
     DecisionSegment {
         /// The op.
         op: Op,
@@ -114,7 +114,7 @@ pub enum CheckError {
         expected: Vec<Value>,
     },
     /// The ops of a kernel are not the `scaled_mma`, the steps and the sinks of its plan.
-    #[error("the ops of kernel segment {segment} are not its plan's: {what}")]
+    #[error("the ops of kernel segment {segment} do not match its plan: {what}")]
     Shape {
         /// The position of the segment.
         segment: usize,
@@ -122,7 +122,7 @@ pub enum CheckError {
         what: String,
     },
     /// A value inside a kernel is used outside, but the kernel does not write it.
-    #[error("{value} is inside kernel segment {segment}, used elsewhere and not written")]
+    #[error("kernel segment {segment} does not write {value}, which is used outside it")]
     Escape {
         /// The position of the segment.
         segment: usize,
@@ -142,11 +142,11 @@ pub enum CheckError {
         expected: String,
     },
     /// The target does not accept the kernel.
-    #[error("the target does not take the kernel of segment {segment}: {rule}")]
+    #[error("the target does not support the kernel of segment {segment}: {rule}")]
     Capability {
         /// The position of the segment.
         segment: usize,
-        /// The rule that does not hold.
+        /// The violation, for a message.
         rule: String,
     },
     /// The kernel needs a condition that is neither provable nor one of its constraints.
@@ -158,7 +158,7 @@ pub enum CheckError {
         needed: Constraint,
     },
     /// A constraint is stronger than the kernel needs, so it would refuse valid calls.
-    #[error("the plan of segment {segment} has the constraint {found:?}, which nothing needs")]
+    #[error("the plan of segment {segment} has the unnecessary constraint {found:?}")]
     ExtraConstraint {
         /// The position of the segment.
         segment: usize,
@@ -166,7 +166,7 @@ pub enum CheckError {
         found: Constraint,
     },
     /// The reason that keeps a `scaled_mma` out of every kernel does not hold.
-    #[error("{op} is refused for {found}, but what holds is {holds:?}")]
+    #[error("{op} is rejected with {found}, but the reasons that hold are {holds:?}")]
     Refusal {
         /// The op.
         op: Op,

@@ -35,7 +35,7 @@ pub fn violated(constraints: &[Constraint], symbols: &SymbolValues) -> Option<Re
             | Constraint::Tiles { .. } => return None,
         };
         let Some(extent) = dim.evaluate(symbols) else {
-            let what = format!("{name} is not known or takes more than 64 bits; expected an extent");
+            let what = format!("{name} is unknown or exceeds 64 bits; expected an extent");
             return Some(Rejection::new(ReasonCode::ExtentRange, what));
         };
         let expected = match constraint {

@@ -44,9 +44,8 @@ pub(crate) fn stages(program: &Program, kernel_of: &[Option<usize>]) -> Stages {
             }
         }
     }
-    let order = petgraph::algo::toposort(&graph, None).expect(
-        "a kernel reads nothing of its own stage or a later one, so that contraction closes no cycle",
-    );
+    let order = petgraph::algo::toposort(&graph, None)
+        .expect("a kernel reads only earlier stages, so contraction creates no cycle");
     let mut stage_of = vec![0; graph.node_count()];
     for node in order {
         // The maximum does not depend on the order of neighbours.

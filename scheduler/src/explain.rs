@@ -67,8 +67,9 @@ pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obst
     let own = |value: &&Value| !inside(**value) && module.defining_op(**value).is_some_and(producer.has);
     if let Some(value) = operation.operands.iter().find(own) {
         let name = module.name_of(*value);
-        let what =
-            format!("%{name} is complete only after the kernel of {label}; expected a value of its epilogue");
+        let what = format!(
+            "%{name} is complete only after the kernel of {label}; expected a value inside its epilogue"
+        );
         return Obstacle::new(Rank::Kind, ReasonCode::UnsupportedEpilogueOp, what);
     }
     let reads = match check_legal(program, root, op, inside) {
@@ -81,8 +82,8 @@ pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obst
     let late = |value: Value| {
         let name = module.name_of(value);
         let what = format!(
-            "%{name} is not there before the kernel of {label}, whose results are used by then; expected it from inputs or \
-             from what runs earlier"
+            "%{name} is computed only after the kernel of {label} must have run; expected an input or the result of an \
+             earlier segment"
         );
         Obstacle::new(Rank::Order, ReasonCode::ValueEscapes, what)
     };
@@ -100,8 +101,9 @@ pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obst
         return late(*value);
     }
     // The op fits now, but was trimmed together with a user that did not fit.
-    let what =
-        format!("it left the kernel of {label} together with ops that do not fit; expected fewer of them");
+    let what = format!(
+        "it was trimmed from the kernel of {label} with ops that exceed its limits; expected fewer ops"
+    );
     Obstacle::new(Rank::Limit, ReasonCode::EpilogueLimit, what)
 }
 
@@ -125,7 +127,7 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
         Illegal::ReduceKind(found) => {
             let known: Vec<_> = epilogue.reductions.iter().map(|kind| kind.name()).collect();
             kind(format!(
-                "the epilogue of {label} does not reduce by {found}; expected {}",
+                "the epilogue of {label} does not compute the reduction {found}; expected {}",
                 known.join(" or ")
             ))
         }
@@ -133,13 +135,13 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
             kind(format!("the epilogue of {label} does not reduce {found}; expected f32"))
         }
         Illegal::ReduceAxes => kind(format!(
-            "the epilogue of {label} does not reduce along these axes; expected all of them, all but the last, or the \
-             last"
+            "the epilogue of {label} does not reduce along these axes; expected all axes, all but the last, or only \
+             the last"
         )),
         Illegal::ReduceNothing => Obstacle::new(
             Rank::Alignment,
             ReasonCode::ExtentRange,
-            "there are no rows to reduce; expected at least 1".to_owned(),
+            "the reduction is over zero rows; expected at least 1".to_owned(),
         ),
         Illegal::LinearScales(scales) => {
             kind(format!("%{} are linear scales; expected blocked scales", module.name_of(scales)))
@@ -165,9 +167,7 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
         }
         Illegal::ResultShape => {
             let (found, expected) = (shown(operation.results[0]), shown(root.result));
-            operand(format!(
-                "the result is {found}, while that of the kernel is {expected}; expected its shape"
-            ))
+            operand(format!("the result is {found}; expected the shape of the kernel's result, {expected}"))
         }
         Illegal::Operand(value) => {
             let (name, found) = (module.name_of(value), shown(value));
@@ -260,7 +260,7 @@ fn full(
         plan.epilogue.iter().filter(|step| !matches!(step.kind, EpilogueKind::Constant { .. })).count();
     let most = epilogue.max_steps;
     if most <= counted && !is_sink(&module.ops[op].kind) {
-        return Some(format!("the epilogue of {label} has {counted} steps; expected at most {most}"));
+        return Some(format!("the epilogue of {label} already has {counted} steps; expected at most {most}"));
     }
     let mut values: Vec<(Value, OperandShape)> =
         plan.operands.iter().map(|operand| (operand.value, operand.shape)).collect();
@@ -314,7 +314,7 @@ fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option
     let label = module.op_label(plan.root);
     let also = used.iter().filter(|value| producer.inside(program, **value)).find_map(|value| {
         Some(format!(
-            "%{} is also {}, so that ",
+            "%{} is also {}, so ",
             module.name_of(*value),
             other_uses(program, *value, op, producer)?
         ))
@@ -324,7 +324,7 @@ fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option
 }
 
 /// The uses of a value outside the kernel other than `op`, worded for a message; `None` without any. Reads
-/// only a few users, because a value may have very many and each gets a message.
+/// only a few users, because a value may have very many, each with such a message.
 fn other_uses(program: &Program, value: Value, op: Op, producer: Producer<'_>) -> Option<String> {
     const NAMED: usize = 3;
     let module = program.module();
@@ -349,7 +349,7 @@ fn other_uses(program: &Program, value: Value, op: Op, producer: Producer<'_>) -
     let mut uses: Vec<String> =
         named.iter().map(|user| format!("used by {}", module.op_label(*user))).collect();
     if more > 0 {
-        uses.push(format!("used {more} times more"));
+        uses.push(format!("used {more} more times"));
     }
     if program.facts().is_output(value) {
         uses.push("returned by the program".to_owned());

@@ -112,7 +112,8 @@ impl<'a> Kernels<'a> {
         let label = module.op_label(op);
         match operation.kind {
             OpKind::Mma => {
-                let what = "plain mma is left alone; expected scaled_mma, whose operands have scales";
+                let what =
+                    "a plain mma never becomes a kernel; expected scaled_mma, whose operands have scales";
                 return Some(Rejection::new(ReasonCode::NotScaledMma, format!("{label}: {what}")));
             }
             OpKind::ScaledMma(_) => return self.rejected_roots.get(&op).cloned(),

@@ -129,8 +129,8 @@ pub struct Roles {
 /// keeps every rounding that the program states. D, `[.., M, N]`, is the result of the steps.
 ///
 /// If `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies one matrix of L·M
-/// rows by the one B, because A, its scales, C and D are contiguous in memory. The plan still states L and M
-/// separately. M is then a multiple of 128, and the limit on extents applies to L·M.
+/// rows by the shared B. A, its scales, C and D are contiguous in memory, so this is the same product. The
+/// plan still states L and M separately. M is then a multiple of 128, and the limit on extents applies to L·M.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaledMmaPlan {
     /// The `scaled_mma`.

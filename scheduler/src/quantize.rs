@@ -1,4 +1,4 @@
-//! Plans a `block_quantize` outside every epilogue as a kernel of its own.
+//! Plans a `block_quantize` outside every epilogue as a standalone kernel.
 
 use fourfold_ir::{BlockQuantizeCapability, Dim, Op, OpKind, Program, QuantizedFormat, dim_product};
 

@@ -30,47 +30,47 @@ macro_rules! define_codes {
 define_codes! {
     /// The op is a plain `mma`, which never becomes a kernel.
     NotScaledMma = "not_scaled_mma",
-        "quantize both operands in blocks and multiply with scaled_mma, or leave it to the host's own GEMM";
+        "block-quantize both operands and multiply with scaled_mma, or use the host's own GEMM";
     /// The op is not a `scaled_mma`, and it uses no result of a kernel.
     NoScaledMmaProducer = "no_scaled_mma_producer",
-        "nothing to do: only a scaled_mma and what follows it, elementwise, quantizing or reducing, run in a kernel";
+        "nothing to do: a kernel runs a scaled_mma and the elementwise ops, quantizations and reductions after it";
     /// The op uses a kernel's result, but no epilogue computes it, or not with these attributes.
     UnsupportedEpilogueOp = "unsupported_epilogue_op",
-        "keep it as a separate op, or give it the form that the message names";
-    /// With the op, the kernel would have too many outputs, because its values are also used elsewhere; or
+        "keep it as a separate op, or rewrite it to a form that the message names";
+    /// With the op, the kernel would have too many outputs, because its values are also used elsewhere. Or
     /// another operand is computed outside from values that the kernel must write first.
     ValueEscapes = "value_escapes",
-        "use or return fewer of the values between, or recompute one where it is needed";
+        "use or return fewer intermediate values, or recompute one where it is needed";
     /// A or B has a batch that the kernel does not support.
     OperandLayout = "operand_layout",
         "give B the batch of A, or make M a multiple of 128 so that the batch can be flattened";
     /// A scale operand is not in the blocked layout.
     ScaleLayout = "scale_layout",
-        "convert the scales with swizzle_scales; for weights once, as a param";
+        "convert the scales with swizzle_scales; convert those of weights once and pass them as a param";
     /// Hardware multiplies no format with this scale type and block.
     ScaleDtype = "scale_dtype",
         "use f8E4M3FN scales per 16 (NVFP4) or f8E8M0FNU scales per 32 (MX)";
-    /// K is not a multiple of what the format requires.
+    /// K is not a multiple that the format requires.
     KAlignment = "k_alignment",
         "pad K with zero codes to the multiple that the message names";
-    /// N is not a multiple of what an output or C type requires.
+    /// N is not a multiple that an output or the type of C requires.
     NAlignment = "n_alignment",
         "pad N to the multiple that the message names, or choose a wider output type";
-    /// An extent is zero or exceeds what a kernel can index.
+    /// An extent is zero or exceeds the index range of kernels.
     ExtentRange = "extent_range",
         "split the operand, or drop the empty multiplication";
     /// The target has no kernel for this format.
     TargetLacksFormat = "target_lacks_format",
-        "choose another target, or quantize to a format that it has";
+        "choose another target, or quantize to a format that this one supports";
     /// The kernel cannot compute, write, or read as C this element type.
     OutputDtype = "output_dtype",
-        "let the scaled_mma or the last convert give an element type that the message names, and convert C to one";
+        "make the scaled_mma or the last convert produce an element type that the message names; convert C to one";
     /// Another operand has a shape or type that no epilogue reads, or makes the result larger than D.
     OperandShape = "operand_shape",
-        "give it as a scalar, one element per column ([N] or [1, N]), one per row ([.., M, 1]) or in D's shape, in f16, bf16 or f32";
+        "pass it as a scalar, one element per column ([N] or [1, N]), one per row ([.., M, 1]) or in D's shape, in f16, bf16 or f32";
     /// The kernel already has the most steps, or the most operands of a shape.
     EpilogueLimit = "epilogue_limit",
-        "nothing to do: the rest runs after the kernel; fewer, simpler ops would fit";
+        "nothing to do: the remaining ops run after the kernel; a shorter epilogue would fit";
     /// The target is `cpu`, for which nothing is planned.
     CpuTarget = "cpu_target",
         "choose a GPU target to plan kernels";
@@ -116,7 +116,7 @@ pub(crate) fn element_list(elements: impl IntoIterator<Item = ElementType>) -> S
 
 /// The message for blocked scales beyond the byte limit.
 pub(crate) fn scale_message(name: &str, limit: u64) -> String {
-    format!("the scales of {name} take more than {limit} bytes; expected at most as many")
+    format!("the scales of {name} are too large; expected at most {limit} bytes")
 }
 
 /// The message for a D beyond the tile limit.
@@ -124,7 +124,7 @@ pub(crate) fn tile_message(found: Option<u64>, [rows, columns]: [u64; 2], limit:
     match found {
         Some(found) => format!("D has {found} tiles of {rows}x{columns}; expected at most {limit}"),
         None => format!(
-            "how many tiles of {rows}x{columns} D has is not known or takes more than 64 bits; expected at most {limit}"
+            "the number of {rows}x{columns} tiles of D is unknown or exceeds 64 bits; expected at most {limit}"
         ),
     }
 }

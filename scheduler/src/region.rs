@@ -137,7 +137,7 @@ impl ExpressionBuilder {
                 let absent = self.nodes.add(KernelTerm::Absent);
                 KernelTerm::Quantize([format, x, absent])
             }
-            _ => unreachable!("growth takes no other op"),
+            _ => unreachable!("growth adds no other op"),
         };
         let term = self.nodes.add(node);
         let sink = is_sink(&operation.kind);

@@ -32,27 +32,30 @@ pub(crate) fn accept<'a>(
 
     let target = capabilities.target.as_str();
     if target == "cpu" {
-        return reject(ReasonCode::CpuTarget, "the target is cpu; expected one that has kernels".to_owned());
+        return reject(
+            ReasonCode::CpuTarget,
+            "the target cpu has no kernels; expected a GPU target".to_owned(),
+        );
     }
     let (Some(matmul), Some(operands), Some(&result)) =
         (program.facts().matmul(op), module.scaled_mma_operands(op), module.ops[op].results.first())
     else {
         return reject(
             ReasonCode::OperandLayout,
-            "its extents are not known; expected A [.., M, K] and B [.., N, K]".to_owned(),
+            "its extents are unknown; expected A [.., M, K] and B [.., N, K]".to_owned(),
         );
     };
     let format = matmul.format;
     if !format.is_standard() {
         let what = format!(
-            "the scales are {} per {}; expected f8E4M3FN per 16 under FP4 on both sides, or f8E8M0FNU per 32",
+            "the scales are {} per {}; expected f8E4M3FN per 16 for FP4 A and B, or f8E8M0FNU per 32",
             format.scale, format.block
         );
         return reject(ReasonCode::ScaleDtype, what);
     }
     let Some(capability) = capabilities.format(format) else {
         let known: Vec<_> = capabilities.formats.iter().map(|known| known.format.to_string()).collect();
-        let known = if known.is_empty() { "no format yet".to_owned() } else { known.join(", ") };
+        let known = if known.is_empty() { "no formats".to_owned() } else { known.join(", ") };
         let what = format!("the operands are {format}; expected a format of {target}, which has {known}");
         return reject(ReasonCode::TargetLacksFormat, what);
     };
@@ -121,7 +124,7 @@ fn batch(module: &Module, root: &Root<'_>) -> Refusal {
     let Matmul { batch, m, b_batched, .. } = root.matmul;
     if *b_batched {
         let fits = root.capability.batched || batch.as_fixed() == Some(1);
-        let what = format!("there are {} matrices; expected one", module.display_dim(batch));
+        let what = format!("the batch has {} matrices; expected one", module.display_dim(batch));
         return (!fits).then_some((ReasonCode::OperandLayout, what));
     }
     if !flattens(root.matmul) {
@@ -129,8 +132,8 @@ fn batch(module: &Module, root: &Root<'_>) -> Refusal {
     }
     if !m.is_multiple_of(SCALE_ROWS) {
         let what = format!(
-            "one B serves {} matrices of M = {} rows, each with padded scales; expected a B for each matrix, or M a \
-             multiple of {SCALE_ROWS} so that the scales of one matrix continue those of another",
+            "one B is shared by {} matrices of M = {} rows, whose scales are padded separately; expected a B for each \
+             matrix, or M a multiple of {SCALE_ROWS}, which needs no padding",
             module.display_dim(batch),
             module.display_dim(m)
         );
@@ -151,7 +154,7 @@ fn c_operand(module: &Module, root: &Root<'_>) -> Refusal {
     let ty = module.ty(c);
     let Some(rule) = root.capability.c(ty.element) else {
         let known = element_list(root.capability.c.iter().map(|c| c.element));
-        return Some((ReasonCode::OutputDtype, format!("C, %{name}, is {}; expected {known}", ty.element)));
+        return Some((ReasonCode::OutputDtype, format!("C (%{name}) is {}; expected {known}", ty.element)));
     };
     (Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never).then(|| {
         let n = module.display_dim(&root.matmul.n);

@@ -1,4 +1,4 @@
-//! Checks random programs until it is stopped, or for a number of seconds. `check.rs` lists the properties.
+//! Checks random programs until it is interrupted, or for a number of seconds. `check.rs` lists the properties.
 
 use std::panic;
 use std::process::ExitCode;
@@ -9,12 +9,14 @@ use fourfold_tests::check::{check_run, take_counts};
 use fourfold_tests::generate::case;
 use fourfold_tests::random::Random;
 
-const HELP: &str = "Checks random programs against the interpreter, and their partitions against the checker.
+const HELP: &str = "Check random programs against the interpreter, and their partitions against the checker
 
 Usage: fuzz [SECONDS [SEED]]
 
-Without SECONDS it goes on until it is stopped; without SEED it begins where the clock says.
-A program that fails is printed with its seed, and the exit code is 1.
+SECONDS  Stop after this many seconds [default: run until interrupted]
+SEED     Start the random sequence with this number [default: the time]
+
+The first program that fails is printed with its seed, and the exit code is 1.
 
 Example: cargo run --release -p fourfold-tests --example fuzz -- 60";
 
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
     while end.is_none_or(|end| start.elapsed() < end) {
         let (seed, steps) = (random.bits(), 1 + random.below(15));
         if panic::catch_unwind(|| check_run(seed, steps)).is_err() {
-            println!("seed {seed}, {steps} steps, program {count} of those that begin with {first}:");
+            println!("seed {seed}, {steps} steps, program {count} of the sequence from {first}:");
             println!("{}", text::print(&case(seed, steps).module));
             return ExitCode::FAILURE;
         }
@@ -45,6 +47,6 @@ fn main() -> ExitCode {
             eprintln!("{count} programs in {:.0} s", start.elapsed().as_secs_f64());
         }
     }
-    println!("{count} programs are right\n{:#?}", take_counts());
+    println!("{count} programs passed\n{:#?}", take_counts());
     ExitCode::SUCCESS
 }

@@ -1,5 +1,5 @@
-//! Builds kernels without a GPU and checks each one: its instructions, its resources, and whether its own answers
-//! agree with the promises of the plan.
+//! Builds kernels without a GPU and checks each one: its instructions, its resources, and the agreement of its query
+//! function with the plan.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub fn cutlass() -> CutlassVersion {
 
 /// Returns the planned kernel of a specification.
 pub fn planned(spec: ScaledMmaSpec) -> PlannedKernel {
-    PlannedKernel { segment: 0, source: spec.emit(), why: "a test".to_owned(), spec: spec.into() }
+    PlannedKernel { segment: 0, source: spec.emit(), why: "forced by a test".to_owned(), spec: spec.into() }
 }
 
 /// Builds kernels in a new folder below `folder`, which is cleared of an earlier run's first.
@@ -59,7 +59,7 @@ pub fn build(kernels: Vec<PlannedKernel>, folder: PathBuf) -> Vec<BuiltKernel> {
         let mut cleared = CLEARED.lock().unwrap_or_else(PoisonError::into_inner);
         if !cleared.contains(&folder) {
             let _ = std::fs::remove_dir_all(&folder);
-            std::fs::create_dir_all(&folder).expect("the folder for kernels can be made");
+            std::fs::create_dir_all(&folder).expect("the folder for kernels can be created");
             cleared.push(folder.clone());
         }
     }
@@ -67,12 +67,12 @@ pub fn build(kernels: Vec<PlannedKernel>, folder: PathBuf) -> Vec<BuiltKernel> {
     build_kernels(kernels, toolchain(), &options, &|line| eprintln!("{line}"))
 }
 
-/// The specification of a kernel that multiplies.
+/// The specification of a `scaled_mma` kernel.
 ///
 /// # Panics
-/// When the kernel is of another kind.
+/// Panics if the kernel is of another kind.
 pub fn scaled_mma(built: &BuiltKernel) -> &ScaledMmaSpec {
-    built.planned.spec.scaled_mma().expect("a kernel that multiplies")
+    built.planned.spec.scaled_mma().expect("a scaled_mma kernel")
 }
 
 /// The extents of one call of such a kernel.
@@ -102,7 +102,7 @@ pub fn artifact(built: &BuiltKernel) -> &Artifact {
 
 /// Returns the format of a kernel's operands.
 pub fn format(spec: &ScaledMmaSpec) -> BlockFormat {
-    spec.configuration.block_format().expect("a format that programs have")
+    spec.configuration.block_format().expect("a block format")
 }
 
 /// Returns the resources of a kernel on one line.
@@ -122,7 +122,7 @@ pub fn describe(built: &BuiltKernel) -> String {
     )
 }
 
-/// The shared memory that a CTA can have on sm_90a, in bytes.
+/// The largest shared memory of a CTA on sm_90a, in bytes.
 const HOPPER_SHARED_MEMORY: u64 = 227 << 10;
 
 /// Checks that a kernel has its matrix instruction and stages and fits on the device.
@@ -133,13 +133,13 @@ pub fn check_resources(built: &BuiltKernel) {
     let resources = artifact(built).resources();
     let (kernel, opcode) = (&built.planned.source.kernel, built.planned.source.opcode);
     let configuration = &scaled_mma(built).configuration;
-    assert!(resources.opcodes.keys().any(|found| found.starts_with(opcode)), "{kernel} has {opcode}");
+    assert!(resources.opcodes.keys().any(|found| found.starts_with(opcode)), "{kernel} lacks {opcode}");
     let Some(configuration) = configuration.cutlass() else {
         assert!(resources.shared_memory <= HOPPER_SHARED_MEMORY, "{kernel}: {resources:?}");
         assert!(resources.stages.is_some_and(|stages| 2 <= stages), "{kernel}: {resources:?}");
         return;
     };
-    // MXFP4 with a 16-bit C takes all of Sm120's shared memory: with one byte more, every launch fails.
+    // MXFP4 with a 16-bit C uses all of Sm120's shared memory: with one byte more, every launch fails.
     let budget = stages::budget(configuration, cutlass()).expect("a default has a budget");
     assert!(resources.shared_memory <= budget.capacity, "{kernel}: {budget:?}");
     // Fused vectors take shared memory that the formula ignores, so a stage may be lost but none gained.
@@ -150,14 +150,14 @@ pub fn check_resources(built: &BuiltKernel) {
 
 const DEVICE: Device = Device { sm_count: 148, max_active_clusters: 74 };
 
-/// Checks that a kernel accepts exactly the extents that its plan promises, and asks for the scale buffers that
-/// the plan allocates.
+/// Checks that a kernel accepts exactly the extents that its plan admits, and requests the scale buffers that the
+/// plan allocates.
 ///
 /// # Panics
 /// Panics if it does not.
 pub fn check_acceptance(built: &BuiltKernel) {
     const SHAPES: usize = 200;
-    let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+    let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     let mut random = Random::new(0xACCE);
     let (mut good, mut bad) = (0, 0);
     let block = format(scaled_mma(built)).block as usize;
@@ -197,7 +197,7 @@ pub fn check_acceptance(built: &BuiltKernel) {
             }),
             _ => requirements.workspace < 1 << 24,
         };
-        assert!(is_right, "a persistent kernel needs little, or A decoded: {requirements:?} of {name}");
+        assert!(is_right, "unexpected workspace: {requirements:?} of {name}");
     }
     assert!(good >= SHAPES / 20 && bad >= SHAPES / 10, "{good} good and {bad} bad shapes");
 }
@@ -208,7 +208,7 @@ pub fn check_acceptance(built: &BuiltKernel) {
 /// # Panics
 /// Panics if it does not.
 pub fn check_grid(built: &BuiltKernel) {
-    let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+    let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     let name = &built.planned.source.kernel;
     let (mut taken, mut refused) = (0, 0);
     let problems = match &scaled_mma(built).configuration {
@@ -224,7 +224,7 @@ pub fn check_grid(built: &BuiltKernel) {
         refused += usize::from(!launches);
         let Ok(found) = answer else { continue };
         taken += 1;
-        let found = found.expect("a library of this version says it").map(u64::from);
+        let found = found.expect("a library of this ABI states its grid").map(u64::from);
         let [x, y, z] = found;
         assert!(0 < x && x <= i32::MAX as u64 && y <= grid::MAX_GRID_YZ && z <= grid::MAX_GRID_YZ);
         let Design::Cutlass(configuration) = &scaled_mma(built).configuration else {
@@ -239,10 +239,10 @@ pub fn check_grid(built: &BuiltKernel) {
             }
         }
     }
-    assert!(taken >= 4 && refused >= 1, "{name}: {taken} taken and {refused} refused");
+    assert!(taken >= 4 && refused >= 1, "{name}: {taken} accepted and {refused} rejected");
 }
 
-/// Returns problems at the limits of L, M and N, and one beyond each, with true for those that can be launched.
+/// Returns problems at the limits of L, M and N, and one beyond each. The flag is true if a launch is possible.
 fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
     let [tile_m, tile_n, _] = configuration.tile.map(u64::from);
     let most = grid::MAX_GRID_YZ;
@@ -269,7 +269,7 @@ fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
 fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)> {
     const MATRICES: u64 = (1 << 22) - 1;
     let most_m = configuration.max_m().map_or(u64::MAX, u64::from);
-    // 2^28 tiles are one too many. With several variants, so large a problem takes tiles of 256 by 128.
+    // 2^28 tiles are one too many. With several variants, the kernel selects tiles of 256 by 128 for such a problem.
     let large: Vec<&Tile> = configuration.variants.iter().filter(|tile| !tile.is_small_m()).collect();
     let (tile_m, tile_n) = match large[..] {
         [only] => (u64::from(only.m), u64::from(only.n)),
@@ -290,9 +290,9 @@ fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)>
     problems.into_iter().filter(is_taken).collect()
 }
 
-/// Returns, for each tile that takes the problem, the workspace of a `sm_90a` kernel in bytes. The first number
-/// is that of A decoded in advance: two bytes per element, K in steps of 128, whole tiles of rows in the last
-/// matrix; none for small-M tiles. The second is that of each split of a tile that other CTAs compute: its sums
+/// Returns the workspace of a `sm_90a` kernel in bytes, for each tile that supports the problem. The first number
+/// is the size of A decoded in advance: two bytes per element, K in steps of 128, whole tiles of rows in the last
+/// matrix; none for small-M tiles. The second is the size of each split of a tile that other CTAs compute: its sums
 /// and sixteen flags.
 fn workspaces(spec: &ScaledMmaSpec, problem: &Problem) -> impl Iterator<Item = (u64, u64)> {
     let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
@@ -307,11 +307,11 @@ fn workspaces(spec: &ScaledMmaSpec, problem: &Problem) -> impl Iterator<Item = (
     configuration.variants.iter().filter_map(of_tile)
 }
 
-/// Checks that scales lie in tensor memory where the generator's rule puts them, by the offsets at which they are
+/// Checks that scales are in the tensor memory columns of the generator's rule, by the offsets at which they are
 /// copied.
 ///
 /// # Panics
-/// Panics if they do not, or lie outside the allocation.
+/// Panics if they are not, or are outside the allocation.
 pub fn check_tensor_memory(built: &BuiltKernel, sass: &str) {
     /// The columns that one copy writes.
     const OF_COPY: u64 = 4;
@@ -323,7 +323,7 @@ pub fn check_tensor_memory(built: &BuiltKernel, sass: &str) {
     let end = copies.last().map_or(0, |last| last + OF_COPY);
     assert!(end <= tensor_memory::CAPACITY, "{name}: scales end at column {end}");
     assert_eq!((first, end), (expected.accumulators, expected.total()), "{name}: {copies:?}");
-    // Everything between is copied without gaps.
+    // The range in between is copied without gaps.
     let all = (first..end).step_by(OF_COPY as usize);
     assert!(all.eq(copies.iter().copied()), "{name}: {copies:?}");
 }
@@ -358,7 +358,7 @@ fn output_bytes(spec: &ScaledMmaSpec, problem: &Problem) -> Vec<u64> {
     bytes.map(|bytes| bytes as u64).collect()
 }
 
-/// Returns the promise of the plan: true exactly if a call with this problem is valid.
+/// Returns true exactly if the plan admits a call with this problem.
 fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     let capabilities = capabilities(spec.target.name).expect("a known target");
     let format = capabilities.format(format(spec)).expect("a format of the target");
@@ -367,7 +367,7 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
         return false;
     }
     if problem.l == 0 || problem.m == 0 {
-        return true; // nothing is launched
+        return true; // Nothing is launched.
     }
     let [l, m, n] = [problem.l, problem.m, problem.n].map(|extent| extent as u64);
     let tiles = format.grid.tiles(l, m, n);
@@ -397,18 +397,18 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     let fits_output = |output: &Output| {
         let rule = match output.kind {
             OutputKind::Value => {
-                format.output(spec.epilogue.element(output.of)).expect("a type that is written").n_multiple
+                format.output(spec.epilogue.element(output.of)).expect("a supported output type").n_multiple
             }
             OutputKind::Quantized { element, block, .. } => {
                 let rules = &format.epilogue.quantized;
                 let rule = rules.iter().find(|rule| (rule.element, rule.block) == (element, block));
-                rule.expect("a format that is written").n_multiple
+                rule.expect("a supported output format").n_multiple
             }
             OutputKind::Reduced { .. } => 1,
         };
         divides(problem.n, rule)
     };
-    let c = spec.epilogue.c.map_or(1, |c| format.c(c).expect("a type of C").n_multiple);
+    let c = spec.epilogue.c.map_or(1, |c| format.c(c).expect("a supported type of C").n_multiple);
     problem.n > 0
         && problem.k > 0
         && divides(problem.k, format.k_multiple)
@@ -416,16 +416,16 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
         && divides(problem.n, c)
         && spec.epilogue.operands.iter().all(|operand| {
             let rule = format.epilogue.operand(operand.shape).and_then(|rule| rule.element(operand.element));
-            divides(problem.n, rule.expect("a type that is read").n_multiple)
+            divides(problem.n, rule.expect("a supported operand type").n_multiple)
         })
 }
 
-/// Checks that a kernel looks for scales where blocked tensors have them.
+/// Checks that a kernel reads scales at the offsets of the blocked layout.
 ///
 /// # Panics
 /// Panics if it does not.
 pub fn check_scale_places(built: &BuiltKernel) {
-    let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+    let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     let mut random = Random::new(0x5CA1E);
     let mut tensors = Vec::new();
     let mut position = 0;

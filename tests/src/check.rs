@@ -96,8 +96,8 @@ pub fn check_run(seed: u64, steps: usize) {
     };
     let backend = crate::backend(target).expect("a known target");
     let planned = backend.plan(program.clone());
-    assert!(!planned.normalized().is_changed(), "it was normalized before");
-    backend.check(&planned).expect("the partition proves itself");
+    assert!(!planned.normalized().is_changed(), "a normalized program changed");
+    backend.check(&planned).expect("the checker accepts the partition");
     assert_eq!(planned.partition().decisions.len(), program.module().ops.len());
     let kernels = planned.partition().kernels().count();
     let sources = planned_kernels(&planned, CutlassVersion::PINNED, false);
@@ -130,26 +130,26 @@ pub fn check_run(seed: u64, steps: usize) {
     });
 
     let tensors = sample::inputs(&program, &case.recipe).expect("the recipe names every symbol");
-    let bound = bind::bind(&program, &tensors).expect("the tensors were made for the inputs");
-    let want = interpret(&program, &bound).expect("small programs are interpreted");
+    let bound = bind::bind(&program, &tensors).expect("the tensors fit the inputs");
+    let want = interpret(&program, &bound).expect("small programs can be interpreted");
     if normalized.is_changed() {
         count(|counts| counts.normalized += 1);
         let bound = bind::bind(&original, &tensors).expect("the inputs are the same");
-        let meant = interpret(&original, &bound).expect("small programs are interpreted");
+        let meant = interpret(&original, &bound).expect("small programs can be interpreted");
         for &output in &original.module().outputs {
-            let became = normalized.value(output).expect("an output stays");
+            let became = normalized.value(output).expect("normalization keeps outputs");
             let same = meant[output.index()] == want[became.index()]
                 || is_same(&meant[output.index()], &want[became.index()]);
-            assert!(same, "%{} is another after normalization", original.module().name_of(output));
+            assert!(same, "normalization changed the value of %{}", original.module().name_of(output));
         }
     }
 
-    // Each op runs on the interpreter's operands, so that the rounding of one op is no error of the next.
+    // Each op runs on the interpreter's operands, so the rounding of one op does not affect the next.
     for (op, operation) in program.module().ops.iter() {
         let operands: Vec<&Tensor> =
             operation.operands.iter().map(|operand| &want[operand.index()]).collect();
         let got = executor::fallback::run_op(&program, op, &operands, &bound.symbols)
-            .expect("the fallback takes every op");
+            .expect("the fallback supports every op");
         for (result, got) in operation.results.iter().zip(&got) {
             let want = &want[result.index()];
             match multiplication_bound(&program, op, &operands) {
@@ -161,19 +161,21 @@ pub fn check_run(seed: u64, steps: usize) {
 
     // The whole program, segment by segment. While every sum is exact in f32, bits must be equal; afterwards each
     // op must lie within its bound of the interpreter on the run's own operands.
-    let run = planned.run(&tensors, &executor::RunOptions::default().keep_all(true)).expect("it runs");
+    let run =
+        planned.run(&tensors, &executor::RunOptions::default().keep_all(true)).expect("the program runs");
     let module = program.module();
     let inputs: HashMap<Value, &Tensor> =
         module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();
-    let ran =
-        |value: &Value| inputs.get(value).copied().unwrap_or_else(|| run.value(*value).expect("it is kept"));
+    let ran = |value: &Value| {
+        inputs.get(value).copied().unwrap_or_else(|| run.value(*value).expect("the run keeps every value"))
+    };
     let mut exact: Vec<bool> = vec![true; module.values.len()];
     for (op, operation) in module.ops.iter() {
         let operands: Vec<&Tensor> = operation.operands.iter().map(ran).collect();
         let inexact = is_inexact(&program, case.recipe.rule, op)
             || operation.operands.iter().any(|operand| !exact[operand.index()]);
         let local =
-            interpret_op(&program, op, &operands, &bound.symbols).expect("small programs are interpreted");
+            interpret_op(&program, op, &operands, &bound.symbols).expect("small programs can be interpreted");
         for (result, local) in operation.results.iter().zip(&local) {
             exact[result.index()] = !inexact;
             match multiplication_bound(&program, op, &operands) {

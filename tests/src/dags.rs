@@ -11,8 +11,7 @@ use fourfold::kernels::planned_kernels;
 /// One target per family; its members differ only in the tag and the tile.
 pub const DAG_TARGETS: [&str; 3] = ["sm_100a", "sm_120a", "sm_90a"];
 
-/// Returns the kernels of the programs by the name of the program; the name of a second kernel ends in its
-/// number.
+/// Returns the kernels of the programs by the program's name. The name of a second kernel ends in its number.
 ///
 /// # Errors
 /// Fails if a program is invalid or has no kernel.
@@ -68,21 +67,21 @@ pub fn features() -> Vec<Feature> {
     };
     let mut features = vec![
         feature("alpha", Box::new(|it| it.alpha)),
-        feature("C, a matrix that is added", Box::new(|it| it.c.is_some())),
+        feature("C, an added matrix", Box::new(|it| it.c.is_some())),
         feature("beta", Box::new(|it| it.beta)),
         reads("device scalar", OperandShape::Scalar),
         reads("row, `[N]` or `[1, N]`", OperandShape::Row),
         reads("column, `[M, 1]`", OperandShape::Column),
-        reads("whole matrix besides", OperandShape::Matrix),
+        reads("one more matrix operand", OperandShape::Matrix),
         feature(
-            "several whole matrices",
+            "several matrix operands",
             Box::new(|it| {
                 let matrices = it.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
                 usize::from(it.c.is_some()) + matrices.count() > 1
             }),
         ),
         steps("constant", |kind| matches!(kind, StepKind::Constant(_))),
-        steps("convert, every narrowing kept", |kind| *kind == StepKind::Convert),
+        steps("convert, keeping every narrowing", |kind| *kind == StepKind::Convert),
         steps("clamp", |kind| matches!(kind, StepKind::Clamp { .. })),
         steps("compare and select", |kind| *kind == StepKind::Select),
         feature("a value used twice is computed once", Box::new(uses_a_step_twice)),

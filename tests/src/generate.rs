@@ -37,7 +37,7 @@ pub fn case(seed: u64, steps: usize) -> Case {
     let symbolic = generator.random.percent(50);
     let m = if symbolic { generator.builder.symbol("M") } else { Dim::fixed(rows) };
     if symbolic {
-        // A symbol needs an input that determines it, whatever else the program does.
+        // Every symbol needs an input that determines it.
         let seen = generator.input(TensorType::new(vec![m.clone()], ElementType::F32));
         generator.pool.push(seen);
     }
@@ -251,7 +251,7 @@ impl Generator {
             // Another branch from an earlier value.
             let value = if self.random.percent(25) { self.random.pick(&all) } else { last };
             if self.random.percent(8) {
-                self.pool.push(value); // another use may follow, or it is returned
+                self.pool.push(value); // Another op may use it, or the program returns it.
             }
             let result = self.epilogue_step(value, &all, m, n, shape);
             open.retain(|open| *open != value);
@@ -263,7 +263,7 @@ impl Generator {
             self.end(value, n, shape);
         }
         if self.random.percent(10) {
-            // Branches that do not meet.
+            // Branches that do not join.
             self.pool.extend(open.split_off(1));
         }
         while open.len() > 1 {
@@ -367,7 +367,7 @@ impl Generator {
                 let mask = TensorType::new(shape.clone(), ElementType::I1);
                 let mask = self.op(OpKind::Compare(predicate), &[value, threshold], mask);
                 let (then, otherwise) = (self.builder.ty(value).element, self.builder.ty(other).element);
-                let element = then.join(otherwise).expect("both are arithmetic");
+                let element = then.join(otherwise).expect("both types are arithmetic");
                 self.op(OpKind::Select, &[mask, value, other], TensorType::new(shape, element))
             }
             _ => {

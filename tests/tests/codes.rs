@@ -1,5 +1,5 @@
-//! Every reason code has a near miss among the fixtures and an entry in `docs/reference/reasons.md`, every failure code an
-//! entry in `docs/reference/failures.md`, and every error a fixture.
+//! Every reason code has a near miss among the fixtures and an entry in `docs/reference/reasons.md`. Every failure code
+//! has an entry in `docs/reference/failures.md`, and every error has a fixture.
 
 use fourfold::executor::service::{FAILURE_CODES, FailureCode};
 use fourfold::ir::VerifyErrorKind;
@@ -16,7 +16,7 @@ fn every_code_has_a_fixture_that_shows_it() {
         let target = source
             .lines()
             .find_map(|line| line.strip_prefix("; test: partition "))
-            .unwrap_or_else(|| panic!("{} is partitioned for a target", file.display()));
+            .unwrap_or_else(|| panic!("{} has no partition test", file.display()));
         let report = explain(&file, &fourfold_tests::options(target))
             .unwrap_or_else(|error| panic!("{}", error.render()));
         assert!(
@@ -53,11 +53,11 @@ fn the_documentation_lists_every_failure() {
     let mut text = String::from(
         "# Failure codes\n\n\
          A kernel that was not found, built or loaded has one of these codes, and its segment runs on the fallback. Reports add\n\
-         the compiler's message and whose fault it was. The codes are stable.\n\n\
+         the compiler's message and the party at fault. The codes are stable.\n\n\
          A failure that depends on the kernel or the compiler is remembered. The same compiler does not try that kernel again\n\
          unless `--retry` is given. If the output shows no error in the source, the build is retried once first.\n\n\
-         Two kinds of failures are never remembered: those of builds with `--launcher`, and those that pass (time, memory, disk\n\
-         space, processes, an unreachable file system, a crash).\n\n\
+         Two kinds of failures are never remembered: failures of builds with `--launcher`, and transient failures (time,\n\
+         memory, disk space, processes, an unreachable file system, a crash).\n\n\
          | code | when | what to do | may be remembered |\n|---|---|---|---|\n",
     );
     for FailureCode { code, meaning, remedy, lasts } in FAILURE_CODES {
@@ -79,13 +79,13 @@ fn the_documentation_lists_every_failure() {
 /// module disagree. The verifier's own tests show each.
 const ONLY_BUILT_BY_HAND: [(&str, &str); 8] = [
     ("bad_name", "the grammar allows no other names"),
-    ("duplicate_name", "the parser says duplicate_value"),
+    ("duplicate_name", "the parser reports duplicate_value"),
     ("input_table", "the parser keeps the tables"),
     ("result_table", "the parser keeps the tables"),
-    ("unknown_operand", "the parser says unknown_value"),
-    ("unknown_output", "the parser says unknown_value"),
+    ("unknown_operand", "the parser reports unknown_value"),
+    ("unknown_output", "the parser reports unknown_value"),
     ("unknown_symbol", "the parser interns symbols"),
-    ("use_before_definition", "the parser says unknown_value"),
+    ("use_before_definition", "the parser reports unknown_value"),
 ];
 
 #[test]
@@ -93,7 +93,11 @@ fn every_error_has_a_fixture_that_shows_it() {
     for code in VerifyErrorKind::CODES {
         let by_hand = ONLY_BUILT_BY_HAND.iter().any(|(known, _)| known == code);
         let file = repository().join(format!("fixtures/errors/{code}.fir"));
-        assert!(file.exists() != by_hand, "{} shows {code}, or the list says why not", file.display());
+        assert!(
+            file.exists() != by_hand,
+            "{} must exist exactly if {code} is not in ONLY_BUILT_BY_HAND",
+            file.display()
+        );
     }
     let folder = repository().join("fixtures/errors");
     for entry in std::fs::read_dir(&folder).expect("the folder can be listed") {

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         }
     }
     let mut arguments = Arguments::from_args();
-    // A build runs a compiler that takes gigabytes.
+    // A build runs a compiler that uses gigabytes of memory.
     let most = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     arguments.test_threads = Some(arguments.test_threads.map_or(most, |threads| threads.min(most)));
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -59,7 +59,7 @@ fn different_graphs() -> Result<()> {
     for (graph, names) in &graphs {
         println!("{}: {graph}", names.join(", "));
     }
-    ensure!(graphs.len() >= STRUCTURES, "there are {} different graphs, not {STRUCTURES}", graphs.len());
+    ensure!(graphs.len() >= STRUCTURES, "{} distinct graphs, not {STRUCTURES}", graphs.len());
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Holds the documents to the repository: links, named files, programs, the table of epilogue features, and the book.
+//! Checks the documents against the repository: links, named files, programs, the table of epilogue features, the book.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,19 +8,20 @@ use fourfold::codegen::ScaledMmaSpec;
 use fourfold_tests::dags::{DAG_TARGETS, features, kernels};
 use fourfold_tests::{backend, repository};
 
-/// Every file of the repository, relative to its root, without what is built.
+/// Every file of the repository, relative to its root, without build outputs.
 fn files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![repository()];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("a folder can be listed") {
-            let path = entry.expect("an entry can be read").path();
+        for entry in std::fs::read_dir(&folder).expect("the folder can be listed") {
+            let path = entry.expect("the entry can be read").path();
             let name = path.file_name().expect("an entry has a name").to_string_lossy();
             let built = name == "target" || path.ends_with("docs/book");
             if path.is_dir() && !built && !name.starts_with('.') {
                 folders.push(path);
             } else if path.is_file() {
-                files.push(path.strip_prefix(repository()).expect("it lies in the repository").to_owned());
+                files
+                    .push(path.strip_prefix(repository()).expect("the file is in the repository").to_owned());
             }
         }
     }
@@ -30,7 +31,7 @@ fn files() -> Vec<PathBuf> {
 /// Every Markdown file, with its text.
 fn documents() -> BTreeMap<PathBuf, String> {
     let documents = files().into_iter().filter(|file| file.extension().is_some_and(|it| it == "md"));
-    let text = |file: &PathBuf| std::fs::read_to_string(repository().join(file)).expect("it is text");
+    let text = |file: &PathBuf| std::fs::read_to_string(repository().join(file)).expect("the file is text");
     documents.map(|file| (file.clone(), text(&file))).collect()
 }
 
@@ -44,7 +45,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Splits a line at backquotes: what stands outside code spans, and the spans.
+/// Splits a line at backquotes: the text outside code spans, and the spans.
 fn spans(line: &str) -> (String, Vec<&str>) {
     let parts: Vec<&str> = line.split('`').collect();
     let outside = parts.iter().step_by(2).copied().collect::<Vec<_>>().join("`");
@@ -109,17 +110,17 @@ fn every_link_leads_to_a_file_and_a_heading_of_the_repository() {
             }
         }
     }
-    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
 }
 
-/// The paths that a code span may stand for: `a/{b,c}.rs` is two.
+/// The paths that a code span names: `a/{b,c}.rs` names two.
 fn expanded(span: &str) -> Vec<String> {
     let Some((before, rest)) = span.split_once('{') else { return vec![span.to_owned()] };
     let Some((choices, after)) = rest.split_once('}') else { return vec![span.to_owned()] };
     choices.split(',').flat_map(|choice| expanded(&format!("{before}{}{after}", choice.trim()))).collect()
 }
 
-/// Tells if a path has a part in capitals that stands for others, as in `fixtures/reject/CODE.fir`.
+/// Returns true if a path has a placeholder in capitals, as in `fixtures/reject/CODE.fir`.
 fn is_pattern(path: &str) -> bool {
     path.contains(['*', '<', '…'])
         || path
@@ -127,10 +128,10 @@ fn is_pattern(path: &str) -> bool {
             .any(|part| part.len() > 2 && part.chars().all(|c| c.is_ascii_uppercase()))
 }
 
-/// The endings of sources. A name with one of them is a file of the repository, wherever it lies.
+/// The extensions of sources. A name with one of them is a file anywhere in the repository.
 const SOURCES: [&str; 6] = [".rs", ".cu", ".cuh", ".j2", ".toml", ".fir"];
 
-/// Tells if a code span names a file or folder that does not exist: a path from the root, or the name of a source.
+/// Returns true if a code span names a missing file or folder: a path from the root, or the name of a source.
 fn names_nothing(span: &str, names: &BTreeSet<String>) -> bool {
     if span.contains([' ', '(', '|', '=', '"', ';']) || is_pattern(span) {
         return false;
@@ -153,7 +154,7 @@ fn every_file_that_a_document_names_exists() {
         files().iter().filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned())).collect();
     let mut missing = Vec::new();
     for (file, text) in documents() {
-        // Lab notes and the changelog are records of their time.
+        // Lab notes and the changelog are historical records.
         if file.starts_with("docs/lab") || file == Path::new("CHANGELOG.md") {
             continue;
         }
@@ -163,7 +164,7 @@ fn every_file_that_a_document_names_exists() {
             missing.extend(absent.map(|path| format!("{}: {path}", file.display())));
         }
     }
-    assert!(missing.is_empty(), "files that are not there:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "missing files:\n{}", missing.join("\n"));
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn the_book_has_every_page_once() {
 
 #[test]
 fn the_readme_is_short() {
-    let readme = std::fs::read_to_string(repository().join("README.md")).expect("there is a README");
+    let readme = std::fs::read_to_string(repository().join("README.md")).expect("the README exists");
     assert!(readme.lines().count() <= 120, "the README has {} lines", readme.lines().count());
 }
 
@@ -231,7 +232,7 @@ const BEGIN: &str =
     "<!-- features: FOURFOLD_BLESS=1 cargo test -p fourfold-tests --test docs rewrites this table -->\n";
 const END: &str = "<!-- end of features -->";
 
-/// Each feature with a program that has it on every family, so that no row can name a test that is none.
+/// Each feature with a program that has it on every family, so that every row names an existing test.
 fn feature_table() -> String {
     let kernels: Vec<BTreeMap<String, ScaledMmaSpec>> =
         DAG_TARGETS.iter().map(|target| kernels(target).expect("the programs have kernels")).collect();
@@ -268,7 +269,7 @@ fn program(name: &str) -> String {
 #[test]
 fn the_table_of_features_names_the_tests_that_show_them() {
     let path = repository().join("docs/reference/epilogues.md");
-    let page = std::fs::read_to_string(&path).expect("there is a page on epilogues");
+    let page = std::fs::read_to_string(&path).expect("the page on epilogues exists");
     let (before, rest) = page.split_once(BEGIN).expect("the page has the table");
     let (table, after) = rest.split_once(END).expect("the table ends");
     let expected = feature_table();

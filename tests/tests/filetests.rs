@@ -61,7 +61,7 @@ fn test_file(file: &Path) -> Result<()> {
     }
     ensure!(
         actual == expected,
-        "the outcome changed; if that is right, run FOURFOLD_BLESS=1 cargo test\n{}",
+        "the outcome changed; if that is intended, run FOURFOLD_BLESS=1 cargo test\n{}",
         first_difference(expected, &actual)
     );
     Ok(())
@@ -76,7 +76,7 @@ fn first_difference(expected: &str, actual: &str) -> String {
     let mut number = 1;
     loop {
         match (expected.next(), actual.next()) {
-            (None, None) => return "they differ in white space only".to_owned(),
+            (None, None) => return "only white space differs".to_owned(),
             (expected, actual) if expected != actual => {
                 let show = |line: Option<&str>| line.unwrap_or("(nothing)").to_owned();
                 return format!(
@@ -128,8 +128,8 @@ fn check_printing(program: &str) -> Result<()> {
     };
     let module = parse(program)?;
     let printed = text::print(&module);
-    let again = parse(&printed).context("what was printed does not parse")?;
-    ensure!(again == module, "the module changed by being printed and parsed");
+    let again = parse(&printed).context("the printed program does not parse")?;
+    ensure!(again == module, "printing and parsing changed the module");
     ensure!(text::print(&again) == printed, "printing is not a fixed point");
     Ok(())
 }
@@ -200,17 +200,17 @@ const HEAD_STANDS_HERE: &str = "// (codegen/src/cutlass/head.cuh)\n";
 const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/hopper/device/head.cuh)\n";
 const KERNEL_STANDS_HERE: &str = "// (codegen/src/hopper/device/{instructions,decode,parameters,decode_a,tiled,small_m,small_m_regs,select})\n";
 
-/// The source of a kernel that multiplies, without the texts that all such sources have.
+/// The source of a `scaled_mma` kernel, without the text that all such sources share.
 fn abridged(name: &str, source: &str, target: &str) -> Result<String> {
     let (head, stands_here) = match target == hopper::TARGET {
         true => (hopper::HEAD, HOPPER_HEAD_STANDS_HERE),
         false => (cutlass::HEAD, HEAD_STANDS_HERE),
     };
-    ensure!(source.matches(head).count() == 1, "{name} does not have the head once");
+    ensure!(source.matches(head).count() == 1, "{name} does not contain the head exactly once");
     let text = source.replace(head, stands_here).replace(hopper::KERNEL, KERNEL_STANDS_HERE);
     ensure!(
         (target == hopper::TARGET) == text.contains(KERNEL_STANDS_HERE),
-        "{name} has the kernel of sm_90a or lacks it"
+        "{name} must contain the sm_90a kernel exactly if its target is sm_90a"
     );
     Ok(text)
 }
@@ -219,14 +219,14 @@ fn abridged(name: &str, source: &str, target: &str) -> Result<String> {
 fn emit(file: &Path, target: &str) -> Result<String> {
     let backend = backend(target)?;
     let planned = plan(&backend, &load(file)?)?;
-    let stem = file.file_stem().context("a name")?.to_string_lossy().into_owned();
+    let stem = file.file_stem().context("the file has no name")?.to_string_lossy().into_owned();
     let mut out = format!("emit {target}\n");
     for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
         let name = format!("{stem}_{target}_{}.cu", kernel.segment);
         let golden = fourfold_tests::repository().join("fixtures/golden").join(&name);
         let text = match kernel.source.kind {
             KernelKind::ScaledMma => abridged(&name, &kernel.source.text, target)?,
-            // It is written out: nothing of it stands in every source.
+            // Stored whole: such sources share no text.
             KernelKind::BlockQuantize => kernel.source.text.clone(),
         };
         if std::env::var_os("FOURFOLD_BLESS").is_some() {
@@ -236,7 +236,7 @@ fn emit(file: &Path, target: &str) -> Result<String> {
         let expected = std::fs::read_to_string(&golden).with_context(|| golden.display().to_string())?;
         ensure!(
             expected == text,
-            "the source changed; if that is right, run FOURFOLD_BLESS=1 cargo test\n{name}: {}",
+            "the source changed; if that is intended, run FOURFOLD_BLESS=1 cargo test\n{name}: {}",
             first_difference(&expected, &text)
         );
         let _ = writeln!(out, "  {} {}: golden/{name}", kernel.segment, kernel.source.kernel);
@@ -258,7 +258,7 @@ fn run(loaded: &Loaded) -> Result<String> {
         }
         return Ok(out);
     }
-    ensure!(!loaded.header.samples.is_empty(), "the file is run, but names neither data nor a sample");
+    ensure!(!loaded.header.samples.is_empty(), "the file has a run test, but neither data nor a sample");
     for recipe in &loaded.header.samples {
         check_run(&replay_sample(loaded, None, recipe)?)?;
         let symbols: String =
@@ -282,7 +282,7 @@ fn check_run(report: &Report) -> Result<()> {
     for segment in
         report.segments.iter().filter(|segment| segment.kind == "kernel" && segment.ran != "kernel")
     {
-        ensure!(segment.reason.is_some(), "a kernel did not run, and no reason is given:\n{report}");
+        ensure!(segment.reason.is_some(), "a kernel did not run, and has no reason:\n{report}");
     }
     Ok(())
 }

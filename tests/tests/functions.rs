@@ -39,12 +39,12 @@ int main() {
 /// Returns the results of every device function for each number.
 fn device(numbers: &[f32]) -> Vec<f32> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("functions");
-    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    std::fs::create_dir_all(&folder).expect("the folder can be created");
     let (source, program) = (folder.join("functions.cc"), folder.join("functions"));
     let calls: Vec<String> = UnaryKind::ALL.iter().map(|kind| format!("fn_{}(x)", kind.name())).collect();
     let main = MAIN.replace("CALLS", &calls.join(", "));
     let text = format!("{SHIMS}\n{}\n{main}", device_functions(UnaryKind::ALL));
-    std::fs::write(&source, text).expect("it is written");
+    std::fs::write(&source, text).expect("the file can be written");
     let mut compiler = Command::new("g++");
     compiler.args(["-std=c++17", "-O2", "-ffp-contract=off", "-w", "-o"]).args([&program, &source]);
     let compiled = compiler.output().expect("g++, which nvcc needs too, starts");
@@ -55,11 +55,11 @@ fn device(numbers: &[f32]) -> Vec<f32> {
         .spawn()
         .expect("the program starts");
     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_ne_bytes()).collect();
-    let mut input = child.stdin.take().expect("it is a pipe");
+    let mut input = child.stdin.take().expect("the stream is piped");
     // The program writes while it reads.
     let writer = std::thread::spawn(move || input.write_all(&bytes));
     let output = child.wait_with_output().expect("the program ends");
-    writer.join().expect("it does not panic").expect("the program reads");
+    writer.join().expect("the writer does not panic").expect("the program reads");
     assert!(output.status.success());
     output.stdout.as_chunks().0.iter().map(|word| f32::from_ne_bytes(*word)).collect()
 }

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
     trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
-    // Tests run one at a time, because one takes all of the GPU's memory.
+    // Tests run one at a time, because one of them allocates all of the GPU's memory.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -78,7 +78,7 @@ fn compile_options() -> CompileOptions {
 fn compile(source: &str) -> Result<Compiled> {
     let (program, _) =
         fourfold::ir::load(source).map_err(|errors| anyhow::anyhow!("{}", errors[0].message))?;
-    let backend = backend().context("there is no GPU")?;
+    let backend = backend().context("no GPU found")?;
     let compiled = backend.compile(backend.plan(program), &compile_options(), &|line| eprintln!("{line}"));
     for (segment, _) in compiled.planned().partition().kernels() {
         if let Some(reason) = compiled.unavailable(segment) {
@@ -139,7 +139,7 @@ fn recipe(m: u64, seed: u64) -> Recipe {
 }
 
 fn says_what_it_is() -> Result<()> {
-    let backend = backend().context("there is no GPU")?;
+    let backend = backend().context("no GPU found")?;
     let (gpu, _) = backend.execution().map_err(|reason| anyhow::anyhow!(reason.message))?;
     ensure!(gpu.sm_count > 0 && gpu.memory_bytes > 1 << 30 && gpu.l2_bytes > 1 << 20, "{gpu:?}");
     ensure!(gpu.driver_version >= (13, 0) && gpu.target().is_some(), "{gpu:?}");
@@ -166,7 +166,7 @@ fn says_what_it_is() -> Result<()> {
 fn every_fixture() -> Result<()> {
     let options = VerifyOptions { compile: compile_options(), ..VerifyOptions::default() };
     let report = verify(&[repository().join("fixtures")], &options, &|line| eprintln!("{line}"))?;
-    // A largest element needs elements: such a plan requires them, and a call without rows runs elsewhere.
+    // A plan that reduces by `max` requires rows, so a call without rows runs on the fallback.
     let without_rows = |row: &&VerifyRow| {
         row.ran == "fallback"
             && row.reason.as_deref() == Some("extent_range")
@@ -175,9 +175,9 @@ fn every_fixture() -> Result<()> {
     let elsewhere: HashSet<_> =
         report.rows.iter().filter(without_rows).map(|row| (&row.fixture, &row.inputs)).collect();
     ensure!(report.ok && report.ran_kernels + elsewhere.len() == report.kernels, "{report}");
-    let backend = backend().context("there is no GPU")?;
+    let backend = backend().context("no GPU found")?;
     ensure!(!report.emulated, "{report}");
-    // Every fixture with a kernel for this target ran: none was dropped unnoticed.
+    // Every fixture with a kernel for this target ran.
     let mut expected = 0;
     for file in fourfold_tests::fixtures()? {
         let Ok(loaded) = load(&file) else { continue };
@@ -193,7 +193,7 @@ fn every_fixture() -> Result<()> {
     Ok(())
 }
 
-/// A few fixtures, each with a feature of its own: layouts, both formats, batches, every kind of output.
+/// A few fixtures, each with a different feature: layouts, both formats, batches, every kind of output.
 /// `fourfold verify fixtures --emulate` runs all of them.
 const EMULATED: [&str; 6] = [
     "shapes/exact_m91",

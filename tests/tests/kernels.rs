@@ -182,8 +182,8 @@ fn builds() -> &'static Builds {
         emulated.source = emulate(&emulated.source).expect("the family can be emulated");
         let mut misread = emulated.clone();
         let map = "register_of_a(int m, int k) { return m / 8 + 2 * (k / 32); }";
-        let prelude = emulated.source.prelude.expect("it has one");
-        assert!(prelude.contains(map), "the prelude states its map of A");
+        let prelude = emulated.source.prelude.expect("an emulated source has a prelude");
+        assert!(prelude.contains(map), "the prelude contains the map of A");
         let wrong = prelude.replace(map, "register_of_a(int m, int k) { return 2 * (m / 8) + k / 32; }");
         misread.source.prelude = Some(Box::leak(wrong.into_boxed_str()));
         kernels.extend([emulated, misread]);
@@ -212,7 +212,7 @@ fn every_target_builds_with_its_mma_and_without_spills() {
 }
 
 /// `ptxas` serializes `wgmma` if it cannot prove that registers are untouched in between, or runs out of them.
-/// The kernel is right then, but a fifth slower, and the log is the only sign.
+/// The kernel is still correct, but a fifth slower, and only the log shows it.
 #[test]
 fn no_multiplication_of_warpgroups_waits_for_another() {
     for built in &builds().good {
@@ -227,8 +227,11 @@ fn no_multiplication_of_warpgroups_waits_for_another() {
 /// Returns the SASS of a kernel's library.
 fn disassembled(built: &BuiltKernel) -> String {
     let cuobjdump = toolchain().cuobjdump.as_ref().expect("the toolchain has a disassembler");
-    let output =
-        Command::new(cuobjdump).arg("-sass").arg(artifact(built).library()).output().expect("it starts");
+    let output = Command::new(cuobjdump)
+        .arg("-sass")
+        .arg(artifact(built).library())
+        .output()
+        .expect("cuobjdump starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
@@ -245,8 +248,8 @@ fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Operands of `wgmma` are read from shared memory, whose stage is then released for the next load. Between the
-/// read and the release there must be a wait for the read: a multiplication that takes the result. The compiler
-/// keeps only the order in which reads are issued. Every lane releases B; a single lane releases A, which only
+/// read and the release there must be a wait for the read: a multiplication that uses the result. The compiler
+/// preserves only the order in which reads are issued. Every lane releases B; a single lane releases A, which only
 /// `wgmma` reads.
 #[test]
 fn where_b_was_read_from_is_given_back_when_wgmma_has_them() {
@@ -260,7 +263,7 @@ fn where_b_was_read_from_is_given_back_when_wgmma_has_them() {
                     read = read.or(Some(line));
                 } else if line.contains("HGMMA") {
                     if let Some(read) = read.take() {
-                        assert!(!is_owed, "{name}: nothing before was given back: {read}");
+                        assert!(!is_owed, "{name}: an earlier stage is not released before {read}");
                         (seen, is_owed) = (seen + 1, true);
                     }
                 } else if line.contains("SYNCS.ARRIVE")
@@ -271,10 +274,10 @@ fn where_b_was_read_from_is_given_back_when_wgmma_has_them() {
                     is_owed = false;
                 }
             }
-            assert!(!is_owed, "{name}: what was read last is not given back");
+            assert!(!is_owed, "{name}: the last stage is not released");
         }
     }
-    assert!(seen > 0, "no kernel was looked at");
+    assert!(seen > 0, "no kernel was checked");
 }
 
 /// Warps that keep A in registers load B over memory that they have read before. The load must not overtake reads
@@ -314,7 +317,7 @@ fn where_operands_were_b_is_asked_for_when_registers_have_them() {
             }
         }
     }
-    assert!(seen > 0 && loops > 0, "no kernel was looked at");
+    assert!(seen > 0 && loops > 0, "no kernel was checked");
 }
 
 /// A kernel launched early begins before the memory it reads is written, except for tiled ones, which wait for A
@@ -326,14 +329,13 @@ fn who_begins_early_waits_before_memory_is_read() {
     let mut seen = 0;
     for text in hopper_texts() {
         for (name, function) in functions(&text).filter(|(_, function)| !function.contains("HGMMA.")) {
-            let (before, _) =
-                function.split_once("ACQBULK").unwrap_or_else(|| panic!("{name} waits for nobody"));
+            let (before, _) = function.split_once("ACQBULK").unwrap_or_else(|| panic!("{name} lacks a wait"));
             let early = before.lines().find(|line| GLOBAL.iter().any(|global| line.contains(global)));
             assert_eq!(early, None, "{name}");
             seen += 1;
         }
     }
-    assert!(seen > 0, "no kernel was looked at");
+    assert!(seen > 0, "no kernel was checked");
 }
 
 /// Returns true if a multiplication follows a line; reads after the last one are those for D.
@@ -383,11 +385,11 @@ fn the_mma_is_that_of_the_format() {
 /// unloaded.
 #[test]
 fn a_kernel_is_unloaded_with_its_last_handle() {
-    let kernel = Kernel::load(artifact(&builds().good[0])).expect("it loads");
+    let kernel = Kernel::load(artifact(&builds().good[0])).expect("the kernel loads");
     let library = kernel.path().to_owned();
     let is_mapped = || {
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("what is mapped");
-        maps.lines().any(|line| line.ends_with(library.to_str().expect("a path of ours")))
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc/self/maps can be read");
+        maps.lines().any(|line| line.ends_with(library.to_str().expect("the path is UTF-8")))
     };
     assert!(is_mapped());
     drop(kernel);
@@ -401,7 +403,7 @@ fn a_kernel_is_unloaded_with_its_last_handle() {
 
 #[test]
 fn a_wrong_architecture_is_caught_by_the_census() {
-    let failure = builds().crossed.outcome.as_ref().expect_err("it has no MMA");
+    let failure = builds().crossed.outcome.as_ref().expect_err("the kernel has no MMA");
     assert_eq!(failure.code, "no_mma", "{}", failure.message);
 }
 
@@ -417,14 +419,14 @@ fn an_emulated_kernel_has_what_stands_for_the_mma_and_no_invalid_path() {
     assert!(count("IDP.4A") > 0, "{:?}", resources.opcodes);
     assert_eq!((count("OMMA"), resources.traps), (0, 0), "{:?}", resources.opcodes);
     // In every other way it is the kernel of its target.
-    let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+    let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     assert_eq!(kernel.metadata().target, "sm_120a");
     assert_eq!(built.planned.source.text, scaled_mma(built).emit().text, "the shipped source");
 }
 
 #[test]
 fn a_map_of_fragments_that_is_not_the_library_s_does_not_compile() {
-    let failure = builds().misread.outcome.as_ref().expect_err("the map is wrong");
+    let failure = builds().misread.outcome.as_ref().expect_err("the fragment map is wrong");
     assert_eq!(failure.code, "compile_error");
     assert!(failure.message.contains("the fragment map of A is not CuTe's"), "{}", failure.message);
 }

@@ -7,7 +7,7 @@ use fourfold::{Backend, codegen};
 use fourfold_tests::random::Random;
 
 const MUTATIONS: usize = 10_000;
-/// The largest number of elements of a value in a program that is run: a mutated extent may ask for all memory.
+/// The largest number of elements of a value in a program that is run: a mutated extent may exceed all memory.
 const MOST_ELEMENTS: u64 = 1 << 16;
 /// The same for M·N·K of one multiplication.
 const MOST_PRODUCTS: u64 = 1 << 22;
@@ -40,7 +40,7 @@ fn mutated_fixtures_never_panic() {
         match fourfold::ir::load(&source) {
             Err(errors) => {
                 refused += 1;
-                assert!(!errors.is_empty(), "a refusal has a reason:\n{source}");
+                assert!(!errors.is_empty(), "a rejection has no error:\n{source}");
                 for error in errors {
                     assert!(!error.render("mutant.fir", &source).is_empty());
                 }
@@ -64,7 +64,7 @@ fn mutated_fixtures_never_panic() {
             }
         }
     }
-    println!("{refused} refused, {planned} planned, {ran} run");
+    println!("{refused} rejected, {planned} planned, {ran} run");
     assert!(
         refused > MUTATIONS / 4 && planned > MUTATIONS / 20 && ran > 100,
         "the mutations reach every stage"

@@ -23,7 +23,7 @@ fn normalized_programs_have_the_bits_of_the_original() {
         let normalized = normalize(&program, &NormalizeOptions::default());
         assert!(
             !normalize(normalized.program(), &NormalizeOptions::default()).is_changed(),
-            "{seed} {steps}: a second time changed it again"
+            "{seed} {steps}: a second pass changed the program"
         );
         changed += u64::from(normalized.is_changed());
         check_same_bits(&program, &normalized, &case.recipe, seed);
@@ -31,31 +31,33 @@ fn normalized_programs_have_the_bits_of_the_original() {
     assert!(changed * 20 >= PROGRAMS, "only {changed} of {PROGRAMS} programs changed");
 }
 
-/// Callers ask for values of the program they gave, whatever normalization did to them.
+/// Callers request values of the original program, even if normalization removed them.
 #[test]
 fn a_run_has_the_values_of_the_program_as_it_was_given() {
-    let loaded = load(&fourfold_tests::repository().join("fixtures/normalize/exact.fir")).expect("it loads");
+    let loaded =
+        load(&fourfold_tests::repository().join("fixtures/normalize/exact.fir")).expect("the fixture loads");
     let program = loaded.program;
     let recipe = sample::Recipe { rule: sample::Rule::Exact, seed: 3, symbols: vec![("B".to_owned(), 3)] };
     let tensors = sample::inputs(&program, &recipe).expect("the recipe names every symbol");
-    let want = interpret(&program, &bind::bind(&program, &tensors).expect("they fit")).expect("it is small");
+    let want = interpret(&program, &bind::bind(&program, &tensors).expect("the tensors fit the inputs"))
+        .expect("the program is small");
     let backend = fourfold_tests::backend("sm_120a").expect("a target");
     let planned = backend.plan(program.clone());
     assert!(planned.normalized().is_changed() && planned.partition().kernels().count() == 1);
     let options = RunOptions::default().keep_all(true);
-    let named = |name: &str| program.facts().value_named(name).expect("the program has it");
+    let named = |name: &str| program.facts().value_named(name).expect("the program has the value");
     let (y, scaled, product) = (named("y"), named("scaled"), named("product"));
-    let run = planned.run(&tensors, &options).expect("it runs");
+    let run = planned.run(&tensors, &options).expect("the program runs");
     assert_eq!(run.value(y), Some(&want[y.index()]));
     assert_eq!(run.value(scaled), Some(&want[scaled.index()]));
-    assert_eq!(run.value(product), None, "it became part of %scaled");
+    assert_eq!(run.value(product), None, "the value is part of %scaled");
     let compiled = backend.compile(planned, &CompileOptions::default(), &|_| {});
-    let run = compiled.run(&tensors, &RunOptions::default()).expect("it runs");
+    let run = compiled.run(&tensors, &RunOptions::default()).expect("the program runs");
     assert_eq!(run.value(y), Some(&want[y.index()]));
 
     let options = fourfold_tests::options("sm_120a").claim(Claim::KernelsOnly).contract(true);
     let claimed = Backend::new(&options).expect("a target").plan(program);
-    assert!(!claimed.normalized().is_changed(), "the host keeps the ops that it has");
+    assert!(!claimed.normalized().is_changed(), "the host keeps its own ops");
     assert!(claimed.claimed().is_empty());
 }
 
@@ -66,7 +68,7 @@ fn check_same_bits(program: &Program, normalized: &Normalized, recipe: &sample::
     }
     let tensors = sample::inputs(program, recipe).expect("the recipe names every symbol");
     let evaluate = |program: &Program| {
-        let bound = bind::bind(program, &tensors).expect("both have the same inputs");
+        let bound = bind::bind(program, &tensors).expect("both programs have the same inputs");
         interpret(program, &bound).expect("small programs are interpreted")
     };
     let (want, got) = (evaluate(program), evaluate(normalized.program()));

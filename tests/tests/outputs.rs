@@ -1,6 +1,6 @@
-//! Simulates the outputs of kernels other than D on the host: the device code runs with threads in turns, over
-//! the layouts of all families, and is compared with `ir::numeric`. A GPU adds only that the layouts are those of
-//! the collectives, which the device code checks at compile time.
+//! Simulates the outputs of kernels other than D on the host. The device code runs thread by thread, over the layouts
+//! of all families, and is compared with `ir::numeric`. Not tested here: the layouts are those of the collectives,
+//! which the device code checks at compile time.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| {
         let toolchain = toolchain();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs");
-        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        std::fs::create_dir_all(&folder).expect("the folder can be created");
         let (source, program) = (folder.join("simulate.cc"), folder.join("simulate"));
         let text = SIMULATION.replace("FUNCTIONS", &output_functions());
         let text = text.replace("ROWS_OF_THREADS", row_output_functions());
-        std::fs::write(&source, text).expect("it is written");
+        std::fs::write(&source, text).expect("the file can be written");
         let mut compiler = Command::new("g++");
         // CUTLASS's headers name intrinsics that only nvcc declares.
         compiler.args(["-std=c++17", "-O1", "-ffp-contract=off", "-fpermissive", "-w"]);
@@ -63,7 +63,12 @@ fn simulate(family: &str, [l, m, n]: [usize; 3], global: f32, values: &[f32]) ->
         .spawn()
         .expect("the program starts");
     let input = std::iter::once(&global).chain(values).flat_map(|x| x.to_ne_bytes());
-    child.stdin.take().expect("it is a pipe").write_all(&input.collect::<Vec<u8>>()).expect("it reads");
+    child
+        .stdin
+        .take()
+        .expect("the stream is piped")
+        .write_all(&input.collect::<Vec<u8>>())
+        .expect("the program reads its input");
     let output = child.wait_with_output().expect("the program ends");
     assert!(output.status.success(), "{:?}", output.status);
     Written(output.stdout)
@@ -80,7 +85,7 @@ fn values(count: usize, random: &mut Random, special: bool) -> Vec<f32> {
     (0..count).map(|_| value()).collect()
 }
 
-/// Returns codes as they are stored, and scales in the blocked layout, of `[l, m, n]`.
+/// Returns packed codes, and scales in the blocked layout, of `[l, m, n]`.
 fn quantized(
     values: &[f32],
     [l, m, n]: [usize; 3],

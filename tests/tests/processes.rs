@@ -1,5 +1,5 @@
-//! Many processes that request the same kernels, with the real compiler: each kernel is compiled once and every
-//! process gets it.
+//! Many processes request the same kernels, with the real compiler: each kernel is compiled once, and every process
+//! receives it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ const KEYS: usize = 4;
 const KERNEL: &str = "small_sm120";
 
 /// A small kernel with the interface of a generated one and a real block-scaled matrix instruction. The compiler
-/// takes seconds for it instead of a minute.
+/// needs seconds for it instead of a minute.
 fn source(number: usize) -> String {
     let abi = fourfold::executor::kernel::ABI_VERSION;
     let metadata = format!(
@@ -60,7 +60,7 @@ fn launches(folder: &Path) -> PathBuf {
     folder.join("launches")
 }
 
-/// Returns a service with the provisioned toolchain and a cache of its own.
+/// Returns a service with the provisioned toolchain and a separate cache.
 fn service(folder: &Path) -> CompileService {
     let options = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
     let toolchain = locate(&options, &Environment::from_process()).expect("the toolchain is provisioned");
@@ -86,11 +86,11 @@ fn sixty_four_processes_that_want_four_kernels_cause_four_compilations() {
                 .env("FOURFOLD_TEST_OTHER", format!("{index} {}", folder.path().display()))
                 .stdout(Stdio::piped())
                 .spawn()
-                .expect("it starts")
+                .expect("the child starts")
         })
         .collect();
     for (index, child) in children.into_iter().enumerate() {
-        let output = child.wait_with_output().expect("it ends");
+        let output = child.wait_with_output().expect("the child ends");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "process {index}: {}: {said}", output.status);
         let mut got: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("kernel ")).collect();
@@ -131,7 +131,7 @@ fn one_of_many() {
         });
         let built = service.get(&request, &Cancel::new(), &|_| {});
         let built = built.unwrap_or_else(|failure| panic!("{failure}: {:?}", failure.log));
-        let kernel = built.kernel().expect("it loads");
+        let kernel = built.kernel().expect("the kernel loads");
         assert!(built.artifact().resources().opcodes.keys().any(|opcode| opcode.starts_with("OMMA")));
         println!("\nkernel {number} is {}", kernel.metadata().hash);
     }

@@ -23,9 +23,9 @@ proptest! {
     fn printing_is_a_fixed_point(seed: u64, steps in 1usize..16) {
         let module = case(seed, steps).module;
         let printed = text::print(&module);
-        let parsed = text::parse(&printed).expect("what was printed parses").module;
+        let parsed = text::parse(&printed).expect("printed text parses").module;
         prop_assert_eq!(&text::print(&parsed), &printed);
-        let again = text::parse(&printed).expect("it parsed before").module;
+        let again = text::parse(&printed).expect("the text parsed before").module;
         prop_assert_eq!(parsed, again);
     }
 
@@ -109,20 +109,20 @@ fn partitions_prove_themselves_and_the_fallback_equals_the_interpreter() {
     let at_least = |percent: usize, found: usize, what: &str| {
         assert!(found * 100 >= programs * percent, "at least {percent} % {what}: {found} of {programs}");
     };
-    at_least(40, with_kernel, "of the programs hold a kernel segment");
-    at_least(10, with_two, "of the programs hold two");
-    at_least(2, counts.normalized, "are other programs after normalization");
-    at_least(5, with_dag, "hold an epilogue that is no chain");
-    at_least(10, counts.with_several, "hold a kernel with several outputs");
-    at_least(4, counts.with_blocks, "hold a kernel that quantizes");
-    at_least(4, counts.with_reduction, "hold a kernel that reduces");
-    at_least(1, counts.with_chain, "hold a kernel that reads what another wrote");
+    at_least(40, with_kernel, "of the programs have a kernel segment");
+    at_least(10, with_two, "of the programs have two");
+    at_least(2, counts.normalized, "are changed by normalization");
+    at_least(5, with_dag, "have an epilogue that is not a chain");
+    at_least(10, counts.with_several, "have a kernel with several outputs");
+    at_least(4, counts.with_blocks, "have a kernel that quantizes");
+    at_least(4, counts.with_reduction, "have a kernel that reduces");
+    at_least(1, counts.with_chain, "have a kernel that reads another kernel's output");
     assert!(
         exact_kernels * 4 >= with_kernel,
-        "many kernel segments are compared bit for bit: {exact_kernels}"
+        "too few kernel segments are compared bit for bit: {exact_kernels}"
     );
     for code in ["unsupported_epilogue_op", "value_escapes", "operand_shape", "n_alignment", "output_dtype"] {
-        assert!(counts.rejections.contains_key(code), "no program holds a near miss for {code}");
+        assert!(counts.rejections.contains_key(code), "no program has a near miss for {code}");
     }
 }
 

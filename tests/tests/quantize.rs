@@ -70,9 +70,10 @@ fn program() -> &'static Path {
     static PROGRAM: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
     PROGRAM.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quantize");
-        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        std::fs::create_dir_all(&folder).expect("the folder can be created");
         let source = folder.join("quantize.cc");
-        std::fs::write(&source, MAIN.replace("FUNCTIONS", quantization_functions())).expect("it is written");
+        std::fs::write(&source, MAIN.replace("FUNCTIONS", quantization_functions()))
+            .expect("the file can be written");
         let program = folder.join("quantize");
         let compiled = Command::new("g++")
             .args(["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-o"])
@@ -95,7 +96,7 @@ fn device(format: &str, records: &[f32]) -> Vec<u8> {
         .expect("the program starts");
     let bytes: Vec<u8> = records.iter().flat_map(|x| x.to_ne_bytes()).collect();
     // The program writes nothing before it has read everything.
-    child.stdin.take().expect("it is a pipe").write_all(&bytes).expect("the program reads");
+    child.stdin.take().expect("the stream is piped").write_all(&bytes).expect("the program reads");
     let output = child.wait_with_output().expect("the program ends");
     assert!(output.status.success());
     output.stdout
@@ -104,7 +105,7 @@ fn device(format: &str, records: &[f32]) -> Vec<u8> {
 #[track_caller]
 fn check(format: &str, block: usize, records: &[f32], expected: impl Fn(&[f32], f32, &mut [u8]) -> u8) {
     let device = device(format, records);
-    assert_eq!(device.len(), records.len(), "a scale stands for the global one");
+    assert_eq!(device.len(), records.len(), "one scale per block, plus the global one");
     for (record, got) in records.chunks(block + 1).zip(device.chunks(block + 1)) {
         let mut codes = vec![0; block];
         let scale = expected(&record[..block], record[block], &mut codes);

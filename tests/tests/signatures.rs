@@ -31,7 +31,7 @@ fn the_generator_and_the_executor_agree_on_every_signature() -> Result<()> {
             }
         }
     }
-    ensure!(seen.len() >= 8, "the fixtures have few kinds of kernels: {seen:?}");
+    ensure!(seen.len() >= 8, "the fixtures have too few kinds of kernels: {seen:?}");
     Ok(())
 }
 
@@ -104,7 +104,7 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> ScaledMm
     }
 }
 
-/// Tells if a kernel describes the roles of its plan, in the same order.
+/// Returns true if a kernel describes the roles of its plan, in the same order.
 fn agree(spec: &KernelSpec, plan: &Plan) -> bool {
     let (interface, planned) = (spec.interface(), plan.roles());
     let extents = plan.extents(&SymbolValues::default());

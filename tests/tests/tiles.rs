@@ -38,8 +38,7 @@ struct Plan {
     tile_n: u64,
     ctas_per_sm: u64,
     max_cluster: u64,
-    /// For a small-M kernel: the unit of N that its CTAs share out, and the most units and elements of A for one
-    /// CTA.
+    /// For a small-M kernel: the unit in which N is divided among CTAs, and the most units and elements of A per CTA.
     unit_n: u64,
     max_units: u64,
     max_elements: u64,
@@ -59,7 +58,7 @@ struct Plan {
 
 fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiles");
-    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    std::fs::create_dir_all(&folder).expect("the folder can be created");
     let source = spec.emit().text;
     let begin = "constexpr int kVariantCount = ";
     let plan = source.split_once(begin).expect("the source has tiles").1;
@@ -67,7 +66,7 @@ fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
     let is_mx = spec.configuration.block_format() == Some(BlockFormat::MXFP4);
     let text = HARNESS.replace("IS_MX", &is_mx.to_string()).replace("PLAN", &format!("{begin}{plan}"));
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
-    std::fs::write(&file, text).expect("it is written");
+    std::fs::write(&file, text).expect("the file can be written");
     let mut compiler = Command::new("g++");
     compiler.args(["-std=c++17", "-Wall", "-Werror", "-o"]).args([&program, &file]);
     let compiled = compiler.output().expect("g++ starts");
@@ -80,7 +79,12 @@ fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
         .expect("the program starts");
     let line = |case: &Case| case.map(|extent| extent.to_string()).join(" ");
     let input: Vec<String> = cases.iter().map(line).collect();
-    child.stdin.take().expect("it is a pipe").write_all(input.join("\n").as_bytes()).expect("it reads");
+    child
+        .stdin
+        .take()
+        .expect("the stream is piped")
+        .write_all(input.join("\n").as_bytes())
+        .expect("the program reads its input");
     let output = child.wait_with_output().expect("the program ends");
     assert!(output.status.success(), "its division: {}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).expect("numbers");
@@ -145,7 +149,7 @@ fn cases() -> Vec<Case> {
     extents.sort_unstable();
     extents.dedup();
     let mut cases = vec![[1, 1, 8192, 8192, 132], [1, 128, 7168, 16384, 132], [1, 8192, 8192, 8192, 132]];
-    // With N above 4096 there are so many tiles that four CTAs share one on large devices only.
+    // With N above 4096, four CTAs share a tile on large devices only.
     cases.extend([[1, 96, 7168, 2048, 264], [1, 144, 8192, 8192, 528]]);
     // M = 2, with four CTAs that share K.
     cases.push([1, 2, 1024, 8192, 132]);
@@ -224,14 +228,14 @@ fn check_plan(case: &Case, plan: &Plan) {
     assert_eq!([x, helpers + helped, helped], [room * cluster, room, tiles % room], "{name}");
     // Every CTA of a cluster keeps a part of K, and both helpers and helped CTAs have less work than without
     // help.
-    let own = blocks.checked_sub(per_tile * split).expect("it has no more to give");
+    let own = blocks.checked_sub(per_tile * split).expect("a split fits the K-steps");
     let each = (helped * per_tile).div_ceil(helpers * cluster);
     assert!(own >= cluster && split > 0 && per_tile > 0, "{name}");
     assert!(own.div_ceil(cluster) < blocks.div_ceil(cluster) && each * split * cluster < blocks, "{name}");
 }
 
-/// Checks that A decoded in advance is what the first tiles need first, or all of it if nobody would decode it
-/// later.
+/// Checks that the part of A decoded in advance is the part that the first tiles need first, or all of A if no warp
+/// decodes the rest later.
 fn check_slabs(case: &Case, plan: &Plan) {
     const GROUP: u64 = 32;
     let name = format!("{case:?}: {plan:?}");
@@ -252,7 +256,7 @@ fn check_slabs(case: &Case, plan: &Plan) {
         batch * tiles_m + (inside - group * tiles_m * GROUP) / width
     };
     let at_once = plan.grid[0].min(l * tiles_m * tiles_n);
-    let needed = (0..at_once).map(along_m).max().expect("there are tiles") + 1;
+    let needed = (0..at_once).map(along_m).max().expect("the problem has tiles") + 1;
     // With several matrices, the last of the first tiles may be decoded as a whole.
     let most = if at_once > tiles_m * tiles_n { needed.next_multiple_of(tiles_m) } else { needed };
     assert!((needed..=most).contains(&first_tiles), "{name}: {needed}");
@@ -298,7 +302,7 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
             let choice = lines
                 .iter()
                 .find(|it| [(m, it.max_m), (n, it.max_n), (k, it.max_k)].into_iter().all(meets))
-                .expect("the last line is met by all");
+                .expect("the last line has no condition");
             assert_eq!([plan.tile_m, plan.tile_n], [choice.tile.m, choice.tile.n].map(u64::from), "{case:?}");
             met.insert((choice.tile, plan.cluster));
             held.insert((plan.is_small_m_regs, plan.cluster));
@@ -329,8 +333,8 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
     }
 }
 
-/// With small M, CTAs share K as the table says. They do not if some would have to wait for others, which they
-/// would not without sharing: with several matrices, or fewer SMs than where the table was measured.
+/// With small M, CTAs share K as the table states. They do not if sharing would leave too few SMs to run all CTAs
+/// concurrently: with several matrices, or on a GPU with fewer SMs than the measured one.
 #[test]
 fn blocks_share_k_where_all_run_at_once() {
     let expected = [
@@ -339,14 +343,14 @@ fn blocks_share_k_where_all_run_at_once() {
         ([1, 16, 8192, 2048, 114], 1),
         ([2, 9, 4096, 2048, 132], 2),
         ([4, 9, 4096, 2048, 132], 1),
-        // Several rounds either way.
+        // Several rounds, with and without sharing.
         ([8, 16, 8192, 2048, 132], 2),
         // One CTA holds A for all of K, unless there would be too few CTAs.
         ([1, 16, 8192, 4096, 132], 1),
         ([1, 16, 2048, 4096, 132], 2),
-        // An N that does not fit this way of loading.
+        // An N that is not a multiple of this load's width.
         ([1, 16, 4104, 4096, 132], 2),
-        // A takes the room of two CTAs.
+        // A occupies the shared memory of two CTAs.
         ([2, 16, 8192, 8192, 132], 2),
         ([1, 8, 8192, 8192, 132], 2),
         // One or two tile_n, with B in steps of 64. The choice was the fastest on an H200: all of K in one CTA,
@@ -362,7 +366,7 @@ fn blocks_share_k_where_all_run_at_once() {
         ([1, 1, 5120, 8192, 132], 4),
         ([1, 1, 1024, 14336, 132], 4),
         ([1, 1, 2048, 14336, 132], 2),
-        // Several matrices need the CTAs themselves, and long K needs more room.
+        // Several matrices leave no CTAs to share K, and a long K needs more shared memory.
         ([4, 1, 4096, 14336, 132], 1),
         ([1, 2, 8192, 28672, 132], 2),
     ];
@@ -424,7 +428,8 @@ fn a_forced_source_has_one_tile_and_as_many_blocks_share_it_as_it_is_told() {
                     let [_, m, _, k, _] = *case;
                     let steps = k.div_ceil(u64::from(tile.step()));
                     let wanted = (0..=cluster.ilog2()).rev().map(|bits| 1 << bits);
-                    let parts = wanted.into_iter().find(|parts| *parts <= steps).expect("one has all of K");
+                    let parts =
+                        wanted.into_iter().find(|parts| *parts <= steps).expect("one CTA can hold all of K");
                     // Small M may need the room of more CTAs.
                     let needs = |parts: u64| {
                         m * steps.div_ceil(parts) * u64::from(tile.step()) > plan.max_elements

@@ -96,12 +96,12 @@ pub enum LearnError {
     Unserved(Problem),
     /// No kernel supports every problem, so the table has no default.
     #[error(
-        "none of the {0} kernels supports every problem, so there is no default; select another one that does"
+        "none of the {0} kernels supports every problem, so the table has no default; select another one that does"
     )]
     NoDefault(usize),
-    /// No rule separates a problem from others so that it gets a kernel with a time for it.
+    /// No rule separates a problem from others and assigns it a kernel that was timed on it.
     #[error(
-        "no rule gives {0} a kernel with a time for it; select a kernel that supports it and similar problems"
+        "no rule assigns {0} a kernel that was timed on it; select a kernel that supports it and similar problems"
     )]
     Inseparable(Problem),
     /// The table has an unreachable rule: a bug in Fourfold.
@@ -216,7 +216,7 @@ fn describe(
 /// The result of checking a table on many problems.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Problems that get a kernel that supports them.
+    /// Problems with an assigned kernel that supports them.
     pub dispatched: usize,
     /// Problems that no kernel of the table supports.
     pub refused: usize,
@@ -226,7 +226,7 @@ pub struct Totals {
 
 /// A problem that the table assigns an unsupported kernel, although another kernel of the table supports it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{problem} gets {kernel} ({place}), which does not support it: {why}")]
+#[error("the table assigns {problem} to {kernel} ({place}), which does not support it: {why}")]
 pub struct Gap {
     /// The problem.
     pub problem: Problem,
@@ -241,7 +241,7 @@ pub struct Gap {
 /// Checks a table on problems.
 ///
 /// # Errors
-/// Returns the first problem that gets an unsupported kernel although another kernel of the table supports it.
+/// Returns the first problem assigned to an unsupported kernel although another kernel of the table supports it.
 pub fn check_total(
     table: &Table,
     cutlass: CutlassVersion,

@@ -29,7 +29,7 @@ pub struct Torn {
 impl fmt::Display for Torn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Torn { line, text } = self;
-        write!(f, "line {line} has no end ({} bytes of it were written) and is ignored", text.len())
+        write!(f, "line {line} has no end ({} bytes were written) and is ignored", text.len())
     }
 }
 

@@ -32,7 +32,7 @@ fn parameters(text: &str) -> Parameters {
 }
 
 fn try_configure(text: &str, on: &str) -> Result<Box<dyn Configured>, Vec<Broken>> {
-    let generator = generator("block_quantize").expect("it is in the list");
+    let generator = generator("block_quantize").expect("the generator exists");
     generator.configure(&parameters(text), target(on).expect("a target"), CutlassVersion::PINNED)
 }
 
@@ -43,7 +43,7 @@ fn configure(text: &str) -> Box<dyn Configured> {
 
 /// Every combination of parameter values.
 fn combinations() -> Vec<Parameters> {
-    let generator = generator("block_quantize").expect("it is in the list");
+    let generator = generator("block_quantize").expect("the generator exists");
     generator.parameters().iter().fold(vec![Parameters::default()], |combinations, parameter| {
         let with = |combination: &Parameters, value: &str| {
             let mut combination = combination.clone();
@@ -58,7 +58,7 @@ fn combinations() -> Vec<Parameters> {
 
 #[test]
 fn valid_combinations_have_names_and_sources_of_their_own() {
-    let generator = generator("block_quantize").expect("it is in the list");
+    let generator = generator("block_quantize").expect("the generator exists");
     let mut names = BTreeSet::new();
     let all = combinations();
     for combination in &all {
@@ -79,14 +79,14 @@ fn a_source_says_what_it_is_and_names_no_cutlass() {
         (source.target, source.architecture, source.opcode),
         ("sm_100a", "100a", "F2FP.SATFINITE.E2M1")
     );
-    assert!(!source.text.to_lowercase().contains("cutlass"), "nothing of it is needed");
+    assert!(!source.text.to_lowercase().contains("cutlass"), "the source does not need CUTLASS");
     assert_eq!(configure("").source(), source);
     for text in
         ["format=mxfp4_floor", "format=mxfp4_ceil", "layout=linear", "input=f32", "turns=1", "padding=memset"]
     {
         assert_ne!(configure(text).source().hash, source.hash, "{text}");
     }
-    let hopper = try_configure("", "sm_90a").expect("it breaks no rule").source();
+    let hopper = try_configure("", "sm_90a").expect("the settings are valid").source();
     assert_eq!((hopper.architecture, hopper.opcode), ("90a", "STG"));
 }
 
@@ -111,8 +111,8 @@ fn each_rule_rejects_what_it_is_for_and_says_why() {
         }
     }
     // All broken rules are reported.
-    let broken =
-        try_configure("values=32 input=f32 turns=8 threads=64 rows=32", "cpu").expect_err("nothing is right");
+    let broken = try_configure("values=32 input=f32 turns=8 threads=64 rows=32", "cpu")
+        .expect_err("the settings break rules");
     assert_eq!(broken.len(), 3, "{broken:?}");
     assert!(try_configure("format=mxfp4_floor values=32", "sm_100a").is_ok());
 }
@@ -138,7 +138,7 @@ fn problems_that_are_none_are_refused_with_their_reason() {
 
 fn input<'a>(workload: &'a Workload, role: &str) -> &'a [u8] {
     let found = workload.inputs.iter().find(|(other, _)| other == role);
-    &found.expect("it is given").1
+    &found.expect("the workload has the input").1
 }
 
 #[test]
@@ -153,8 +153,9 @@ fn the_reference_is_what_the_interpreter_makes_of_a_program() {
             "{block = 32, scale_rounding = ceil}",
         ),
     ] {
-        let workload =
-            configure(given).workload(&"3x37x1x224".parse().expect("a problem"), 7).expect("it is taken");
+        let workload = configure(given)
+            .workload(&"3x37x1x224".parse().expect("a problem"), 7)
+            .expect("the kernel supports the problem");
         let element = match given.split_whitespace().next() {
             Some("input=bf16") => ElementType::BF16,
             Some("input=f16") => ElementType::F16,
@@ -167,7 +168,7 @@ fn the_reference_is_what_the_interpreter_makes_of_a_program() {
             "fir 1\nfunc @main(%v: tensor<[3, 37, 224], {element}>{argument}) {{\n  %q, %s = block_quantize {operands} \
              {attributes} : tensor<[3, 37, 224], f4E2M1FN>, tensor<[3, 37, {columns}], {result}>\n  return %q, %s\n}}\n"
         );
-        let (program, _) = fourfold_ir::load(&program).expect("it is valid");
+        let (program, _) = fourfold_ir::load(&program).expect("the program is valid");
         let tensor = |element, dims, role| {
             Tensor::new(element, dims, None, input(&workload, role).to_vec()).expect("its bytes")
         };
@@ -175,8 +176,8 @@ fn the_reference_is_what_the_interpreter_makes_of_a_program() {
         if is_nvfp4 {
             tensors.insert("g".to_owned(), tensor(ElementType::F32, vec![], "global"));
         }
-        let values =
-            interpret(&program, &bind(&program, &tensors).expect("they fit")).expect("it is interpreted");
+        let values = interpret(&program, &bind(&program, &tensors).expect("the tensors fit the inputs"))
+            .expect("the program can be interpreted");
         let outputs = program.module().outputs.iter().map(|output| values[output.index()].bytes().to_vec());
         assert_eq!(workload.expected, outputs.collect::<Vec<_>>(), "{given}");
     }
@@ -187,7 +188,7 @@ fn the_data_has_what_can_go_wrong_and_is_the_same_for_the_same_seed() {
     for input_type in ["bf16", "f16", "f32"] {
         let configured = configure(&format!("input={input_type}"));
         let problem = Problem::new(130, 1, 2048);
-        let workload = configured.workload(&problem, 3).expect("it is taken");
+        let workload = configured.workload(&problem, 3).expect("the kernel supports the problem");
         let values: Vec<f32> = match input_type {
             "f32" => {
                 input(&workload, "values").as_chunks().0.iter().map(|it| f32::from_le_bytes(*it)).collect()
@@ -217,9 +218,9 @@ fn the_data_has_what_can_go_wrong_and_is_the_same_for_the_same_seed() {
         let scales: BTreeSet<u8> = workload.expected[1].iter().copied().collect();
         assert!(scales.len() > 100, "{input_type}: {} of 128 scales", scales.len());
 
-        let again = configured.workload(&problem, 3).expect("it is taken");
+        let again = configured.workload(&problem, 3).expect("the kernel supports the problem");
         assert!(again.inputs == workload.inputs && again.expected == workload.expected);
-        let other = configured.workload(&problem, 4).expect("it is taken");
+        let other = configured.workload(&problem, 4).expect("the kernel supports the problem");
         assert!(other.inputs != workload.inputs);
     }
 }
@@ -228,10 +229,10 @@ fn the_data_has_what_can_go_wrong_and_is_the_same_for_the_same_seed() {
 fn simulation(configured: &dyn Configured) -> PathBuf {
     let name = configured.name();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("block_quantize").join(&name);
-    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    std::fs::create_dir_all(&folder).expect("the folder can be created");
     let write = |file: &str, text: &str| {
         let path = folder.join(file);
-        std::fs::write(&path, text).expect("it is written");
+        std::fs::write(&path, text).expect("the file can be written");
         path
     };
     for header in ["cuda.h", "cuda_runtime.h", "cuda_fp16.h"] {
@@ -269,11 +270,11 @@ fn check(text: &str, workloads: &[Workload]) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    let mut stdin = child.stdin.take().expect("it is a pipe");
+    let mut stdin = child.stdin.take().expect("the stream is piped");
     // The program writes before it has read all input.
     let writer = std::thread::spawn(move || stdin.write_all(&given));
     let output = child.wait_with_output().expect("the program ends");
-    writer.join().expect("no panic").expect("the program reads");
+    writer.join().expect("the writer does not panic").expect("the program reads");
     assert!(output.status.success(), "{text}: {:?}", output.status);
     let mut written = output.stdout.as_slice();
     for workload in workloads {
@@ -322,8 +323,9 @@ fn kernels_write_what_the_interpreter_does_bit_for_bit() {
         let batches =
             [Problem { l: 3, ..Problem::new(37, 1, 96) }, Problem { l: 2, ..Problem::new(128, 1, 128) }];
         let configured = configure(text);
-        let workload =
-            |problem: Problem| configured.workload(&problem, 0x5EED ^ problem.m).expect("it is taken");
+        let workload = |problem: Problem| {
+            configured.workload(&problem, 0x5EED ^ problem.m).expect("the kernel supports the problem")
+        };
         check(text, &shapes.chain(batches).map(workload).collect::<Vec<_>>());
     }
 }
@@ -334,7 +336,8 @@ fn whatever_the_scale_of_the_tensor_is_the_padding_is_zero() {
     let (m, k, columns) = (37, 96, 6);
     let mut workloads = Vec::new();
     for global in [0.0, -0.0, -1.0, 1e-45, f32::MAX, f32::INFINITY, f32::NAN] {
-        let mut workload = configure(text).workload(&Problem::new(m, 1, k), 11).expect("it is taken");
+        let mut workload =
+            configure(text).workload(&Problem::new(m, 1, k), 11).expect("the kernel supports the problem");
         // Blocks of zeros have a zero scale and zero codes.
         let mut bytes = input(&workload, "values").to_vec();
         bytes.chunks_mut(2 * 16).step_by(5).for_each(|block| block.fill(0));
@@ -402,11 +405,11 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
     let artifact = built(&toolchain(), &source);
     let resources = artifact.resources();
     assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)));
-    let kernel = Kernel::load(&artifact).expect("it loads without a GPU");
+    let kernel = Kernel::load(&artifact).expect("the library loads without a GPU");
     assert_eq!(kernel.metadata().kernel, source.kernel);
     assert_eq!((kernel.metadata().threads, kernel.metadata().stages), (256, None));
     let extents = Extents::new(&[3, 130, 112]);
-    let requirements = kernel.query(&DEVICE, &extents).expect("it is taken");
+    let requirements = kernel.query(&DEVICE, &extents).expect("the kernel supports the problem");
     assert_eq!((requirements.workspace, requirements.operands[0]), (0, 0));
     assert_eq!(requirements.outputs[..3], [3 * 130 * 56, 3 * 256 * 8, 0]);
     for row in [0, 1, 31, 32, 127, 128, 129] {
@@ -418,12 +421,12 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
     }
     assert_eq!(kernel.scale_offset("values", &extents, 0, 0, 0), None);
     let refused = |extents: &[i64]| {
-        kernel.query(&DEVICE, &Extents::new(extents)).expect_err("it is no problem").message
+        kernel.query(&DEVICE, &Extents::new(extents)).expect_err("the extents are invalid").message
     };
     assert!(refused(&[3, 130, 2, 112]).contains("the extents are L, M, K"));
     assert!(refused(&[3, 130, 120]).contains("no multiple of 16"));
     assert!(refused(&[3, 130, 0]).contains("K is zero"));
-    let empty = kernel.query(&DEVICE, &Extents::new(&[3, 0, 112])).expect("nothing is taken");
+    let empty = kernel.query(&DEVICE, &Extents::new(&[3, 0, 112])).expect("the call is valid");
     assert_eq!(empty.outputs[..2], [0, 0]);
     grids_are_within_what_a_launch_takes(&kernel);
 }
@@ -438,10 +441,13 @@ fn grids_are_within_what_a_launch_takes(kernel: &Kernel) {
         ([1, MOST * 128, 16], [1, MOST * 128 + 1, 16], MOST * 32),
         ([1, 1, MOST * 64], [1, 1, MOST * 64 + 16], 32 * (MOST * 64).div_euclid(1024) + 32),
     ] {
-        let grid =
-            kernel.grid(&DEVICE, &Extents::new(&limit)).expect("it is taken").expect("the library says it");
+        let grid = kernel
+            .grid(&DEVICE, &Extents::new(&limit))
+            .expect("the kernel supports the problem")
+            .expect("the library states its grid");
         assert_eq!(grid.map(i64::from), [blocks, 1, 1], "{limit:?}");
-        let refused = kernel.query(&DEVICE, &Extents::new(&beyond)).expect_err("it is beyond the limit");
+        let refused =
+            kernel.query(&DEVICE, &Extents::new(&beyond)).expect_err("the problem is beyond the limit");
         assert_eq!(refused.code, kernel::Status::EXTENT, "{refused}");
     }
     let nothing = kernel.grid(&DEVICE, &Extents::new(&[0, 1, 16]));
@@ -455,11 +461,11 @@ fn every_target_builds_what_is_simulated_and_nothing_spills() {
     let toolchain = toolchain();
     for text in SIMULATED {
         for on in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
-            let source = try_configure(text, on).expect("it breaks no rule").source();
+            let source = try_configure(text, on).expect("the settings are valid").source();
             let artifact = built(&toolchain, &source);
             let resources = artifact.resources();
             assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{text} {on}");
-            Kernel::load(&artifact).expect("it loads without a GPU");
+            Kernel::load(&artifact).expect("the library loads without a GPU");
         }
     }
 }

@@ -22,7 +22,7 @@ use fourfold_tuner::parameters::Parameters;
 
 /// A small kernel.
 fn source(on: &str) -> KernelSource {
-    let generator = generator("block_quantize").expect("it is in the list");
+    let generator = generator("block_quantize").expect("the generator exists");
     let target = target(on).expect("a target");
     let configured = generator.configure(&Parameters::default(), target, CutlassVersion::PINNED);
     configured.unwrap_or_else(|broken| panic!("{broken:?}")).source()
@@ -88,7 +88,7 @@ fn make(cache: &Path, toolchain: Toolchain, source: &KernelSource) -> Made {
     }
 }
 
-/// Not a test of its own: the part that runs in a copy of this program with another environment.
+/// Not a separate test: the part that runs in a copy of this program with another environment.
 #[test]
 fn in_another_environment() {
     let Ok(words) = std::env::var("FOURFOLD_TEST_OTHER") else { return };
@@ -105,7 +105,7 @@ fn make_with(cache: &Path, variables: &[(&str, &OsStr)]) -> Made {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "in_another_environment", "--nocapture", "--test-threads=1"]);
     command.env("FOURFOLD_TEST_OTHER", cache).envs(variables.iter().copied());
-    let output = command.output().expect("it starts");
+    let output = command.output().expect("the copy starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let line =
         said.lines().find_map(|line| line.strip_prefix("made ")).unwrap_or_else(|| panic!("{output:?}"));
@@ -130,7 +130,7 @@ fn poisons(folder: &Path) -> Vec<(&'static str, OsString)> {
     for tool in ["as", "ld", "cc1plus", "collect2"] {
         write(&format!("tools/{tool}"), "#!/bin/sh\necho the wrong tool >&2\nexit 1\n");
     }
-    let usual = Environment::from_process().find_program("g++").expect("nvcc needs g++");
+    let usual = Environment::from_process().find_program("g++").expect("g++ is on PATH");
     write("wrapped/g++", &format!("#!/bin/sh\nexec '{}' -DUNWANTED \"$@\"\n", usual.display()));
     write("broken/g++", "#!/bin/sh\necho 'kernel.cu(1): error: the wrong compiler'\nexit 1\n");
     write("libraries/libmpfr.so.6", "no library");
@@ -181,7 +181,7 @@ fn a_variable_of_the_caller_changes_the_key_or_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let caches = folder.path().join("caches");
     let clean = make_with(&caches.join("clean"), &[]);
-    let expected = clean.library.clone().expect("it is built where nothing is set");
+    let expected = clean.library.clone().expect("the build works without the variables");
     let mut keys = BTreeMap::new();
     for (number, (name, value)) in poisons(&folder.path().join("poisons")).into_iter().enumerate() {
         let cache = caches.join(number.to_string());
@@ -190,7 +190,7 @@ fn a_variable_of_the_caller_changes_the_key_or_nothing() {
         if with.key == clean.key {
             assert_eq!(with.library.as_ref(), Ok(&expected), "{name}={}", value.display());
         } else {
-            assert!(["NVCC_CCBIN", "PATH"].contains(&name), "{name} has nothing to do with a key: {with:?}");
+            assert!(["NVCC_CCBIN", "PATH"].contains(&name), "{name} must not affect the key: {with:?}");
             *keys.entry(name).or_insert(0) += 1;
             // The outcome under the variable is neither reused nor remembered without it.
             let without = make_with(&cache, &[]);
@@ -266,14 +266,14 @@ fn the_real_compiler_works_in_20_folders_of_any_name() {
     for name in names {
         // The toolkit's folder and the cache get this name.
         let moved = place.join(&name);
-        fs::rename(&lies, &moved).expect("it is renamed");
+        fs::rename(&lies, &moved).expect("the folder can be renamed");
         lies = moved;
         let search = ToolchainOptions {
             nvcc: Some(lies.join("bin/nvcc")),
             cutlass: real.cutlass.as_ref().map(|cutlass| cutlass.path.clone()),
             ..ToolchainOptions::default()
         };
-        let toolchain = locate(&search, &Environment::default()).expect("it is found");
+        let toolchain = locate(&search, &Environment::default()).expect("the toolchain can be located");
         assert!(toolchain.include[0].as_os_str().as_bytes().ends_with(b"/include"));
         let made = make(&folder.path().join("caches").join(&name), toolchain, &source);
         assert_eq!((&made.library, made.compiled), (&expected.library, true), "{name:?}");
@@ -289,7 +289,7 @@ fn copy(from: &Path, to: &Path) {
         if from.is_dir() {
             copy(&from, &to);
         } else if fs::hard_link(&from, &to).is_err() {
-            fs::copy(&from, &to).expect("it is copied");
+            fs::copy(&from, &to).expect("the file can be copied");
         }
     }
 }

@@ -106,12 +106,12 @@ const CAPTION: &str = "Example GPU, driver 580.00, L2: rotating, 2026-11-22";
 
 fn heatmap(problems: usize, kernels: usize) -> Heatmap {
     let (matrix, chosen, assignment) = made_up(problems, kernels);
-    Heatmap::new(&matrix, &chosen, &assignment, TITLE, CAPTION).expect("they belong together")
+    Heatmap::new(&matrix, &chosen, &assignment, TITLE, CAPTION).expect("the arguments fit each other")
 }
 
 /// A heat-map without a selection.
 fn unselected(matrix: &Matrix) -> Heatmap {
-    Heatmap::new(matrix, &[], &[], TITLE, CAPTION).expect("they belong together")
+    Heatmap::new(matrix, &[], &[], TITLE, CAPTION).expect("the arguments fit each other")
 }
 
 fn matrix(problems: &[Problem], names: &[&str], cells: Vec<Option<Cell>>) -> Matrix {
@@ -145,7 +145,7 @@ fn drawn(heatmap: &Heatmap) -> String {
 
 /// The texts of the image's cells, row by row, without the legend.
 fn written(svg: &str) -> Vec<&str> {
-    let cells = svg.split_once("problem M×N×K").expect("the corner of the rows").1;
+    let cells = svg.split_once("problem M×N×K").expect("the corner label exists").1;
     cells
         .lines()
         .filter(|line| line.contains("class=\"cell"))
@@ -175,7 +175,7 @@ fn a_small_one_as_text() {
     ];
     let matrix = matrix(&problems, &names, cells);
     let heatmap = Heatmap::new(&matrix, &[1, 2], &[Some(1), None, Some(2)], TITLE, CAPTION)
-        .expect("they belong together");
+        .expect("the arguments fit each other");
     check(
         &heatmap.terminal(80, false),
         expect![[r#"
@@ -300,7 +300,7 @@ fn no_state_looks_like_another_or_like_a_time() {
     assert_eq!(fills.len(), 13);
     fills.sort();
     fills.dedup();
-    assert_eq!(fills.len(), 13, "each its own colour: {fills:?}");
+    assert_eq!(fills.len(), 13, "blank cells have distinct colours: {fills:?}");
 
     let mut letters = written(&svg);
     letters.sort_unstable();
@@ -369,7 +369,7 @@ fn chosen_come_first_then_the_best_and_problems_go_up() {
     cells[13] = timed(1.0);
     let matrix = matrix(&problems, &names, cells);
     let heatmap =
-        Heatmap::new(&matrix, &[2, 4], &[Some(4); 3], TITLE, CAPTION).expect("they belong together");
+        Heatmap::new(&matrix, &[2, 4], &[Some(4); 3], TITLE, CAPTION).expect("the arguments fit each other");
     let text = heatmap.terminal(80, false);
     let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what} in {text}"));
     let order = ["16x512x2048", "16x1024x512", "256x512x512"].map(at);
@@ -383,8 +383,8 @@ fn what_no_kernel_serves_is_marked_and_says_why() {
     let problems = [Problem::new(1, 512, 512), Problem::new(2, 512, 512), Problem::new(3, 512, 512)];
     let wrong = without_time(State::Wrong);
     let matrix = matrix(&problems, &["a", "b"], vec![timed(1.0), timed(1.2), timed(2.0), wrong, wrong, None]);
-    let heatmap =
-        Heatmap::new(&matrix, &[1], &[Some(1), None, None], TITLE, CAPTION).expect("they belong together");
+    let heatmap = Heatmap::new(&matrix, &[1], &[Some(1), None, None], TITLE, CAPTION)
+        .expect("the arguments fit each other");
     let text = heatmap.terminal(80, false);
     let line = |problem: &str| text.lines().find(|line| line.contains(problem)).expect("its line").to_owned();
     assert!(!line("1x512x512").starts_with('!') && line("1x512x512").contains("a 83.3%"), "{text}");
@@ -412,7 +412,7 @@ fn names_lose_what_all_have_and_stay_apart() {
     }
     let short = svg.lines().find(|line| line.contains('…')).expect("a shortened name");
     assert!(short.contains("xx…xx") && short.contains("_end<"), "{short}");
-    assert!(svg.contains(&long), "the whole name is under the pointer");
+    assert!(svg.contains(&long), "the tooltip shows the whole name");
 
     // The prefix ends between words, and no label is empty.
     let three = matrix(&[Problem::new(1, 512, 512)], &["a_1", "a_12", "a_"], vec![None, None, None]);
@@ -446,13 +446,14 @@ fn names_are_never_taken_for_anything_else() {
         kernel.id.clone_from(&kernel.name);
     }
     for shown in names {
-        let heatmap = Heatmap::new(&matrix, &[0], &[Some(0)], shown, shown).expect("they belong together");
+        let heatmap =
+            Heatmap::new(&matrix, &[0], &[Some(0)], shown, shown).expect("the arguments fit each other");
         let page = heatmap.html().expect("a page");
         let own = own_part(&page);
         for harmful in ["<script>alert", "<img", "<b>&amp;", "<a href", "&amp;lt;script&amp;gt;", " 49"] {
             assert!(!own.contains(harmful), "{harmful} in {own}");
         }
-        assert_eq!(own.matches("</script>").count(), 1, "what draws the plot ends where it should");
+        assert_eq!(own.matches("</script>").count(), 1, "the plot's script is complete");
         // The name as it is displayed.
         assert!(own.contains("&lt;script&gt;alert(1)&lt;"), "{own}");
 
@@ -472,8 +473,8 @@ fn names_are_never_taken_for_anything_else() {
 fn a_page_loads_nothing() {
     let page = heatmap(12, 24).html().expect("a page");
     assert!(page.contains("content=\"default-src 'none'; script-src 'unsafe-inline';"));
-    assert!(page.contains("plotly.js v"), "the library is in it");
-    assert!(!page.contains("MathJax-script"), "and not the one for formulas");
+    assert!(page.contains("plotly.js v"), "the page contains the plotly script");
+    assert!(!page.contains("MathJax-script"), "the page does not contain MathJax");
     assert!(page.len() < 5_500_000, "{}", page.len());
     let own = own_part(&page);
     for loads in ["src=", "href=", "http:", "https:", "@import", "url("] {
@@ -508,7 +509,7 @@ fn with_little_to_show_it_says_so() {
         (Matrix::default(), "The heat-map is empty: 0 problems and 0 kernels."),
         (matrix(&problem, &[], Vec::new()), "The heat-map is empty: 1 problem and 0 kernels."),
         (matrix(&[], &["a"], Vec::new()), "The heat-map is empty: 0 problems and 1 kernel."),
-        (matrix(&problem, &["a"], vec![timed(1.0)]), "1 problem, 1 kernel. None is selected."),
+        (matrix(&problem, &["a"], vec![timed(1.0)]), "1 problem, 1 kernel. No kernel is selected."),
         (matrix(&problem, &["a"], vec![None]), "No kernel is correct and timed on any problem."),
         (matrix(&problem, &["a", "b"], all_wrong), "No kernel is correct and timed on any problem."),
     ] {

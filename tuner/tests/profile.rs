@@ -20,7 +20,7 @@ const ENTRY: &str = "_ZN8fourfold6kernelILi16ELi64ELm1152ELm90000EEEvNS_10Parame
 
 fn data(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
-    fs::read_to_string(path).expect("the page is there")
+    fs::read_to_string(path).expect("the page exists")
 }
 
 fn selection() -> Selection {
@@ -58,7 +58,11 @@ fn a_page_is_read_by_its_columns_its_units_and_without_its_commas() {
         assert!((value - expected).abs() <= expected * 1e-12, "{key}: {value}, not {expected}");
     }
     let top: Vec<&str> = counters.stalls.iter().take(3).map(|stall| stall.reason).collect();
-    assert_eq!(top, ["gmma", "long_scoreboard", "wait"], "`selected` is no stall, though the page has it");
+    assert_eq!(
+        top,
+        ["gmma", "long_scoreboard", "wait"],
+        "`selected` is not a stall, although the page has it"
+    );
 }
 
 /// The kernel of segment 2 of `fixtures/minilm_ffn.fir`: M = 91, N = 384, K = 1536 in 64x128 tiles.
@@ -66,7 +70,8 @@ fn a_page_is_read_by_its_columns_its_units_and_without_its_commas() {
 fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
     let name = "_ZN8fourfold6kernelILi64ELi128ELm384ELm210432EEEvNS_10ParametersE";
     let page = data("raw_gh100_h200.csv");
-    let counters = ncu::read(&page, Chip::Gh100, &Selection::new(name, [], 1)).expect("it can be read");
+    let counters =
+        ncu::read(&page, Chip::Gh100, &Selection::new(name, [], 1)).expect("the page can be parsed");
     assert_eq!((counters.kernel.as_str(), counters.missing().collect::<Vec<_>>()), (name, vec![]));
     // Two tiles along M and three along N; two CTAs split the K of each tile.
     let tiles = 2 * 3;
@@ -94,7 +99,7 @@ fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
     let kernel = "nvfp4_scaled_mm+alpha+add+add>f32".to_owned();
     let report = Report { kernel, counters: Some(counters), traffic: Traffic::default(), ..report() };
     let text = report.to_string();
-    let (_, text) = text.split_once("as expected\n\n").expect("counters are shown");
+    let (_, text) = text.split_once("as expected\n\n").expect("the text shows the counters");
     let expected = expect![[r#"
         ncu, counters of gh100: caches are cold and clocks are not locked, so compare
         durations only with other durations of ncu
@@ -147,7 +152,7 @@ fn base_units_mean_the_same() {
 fn what_is_not_there_is_null_with_its_name_and_why() {
     let any = Selection::new("_ZN8fourfold6kernel", [], 0);
     let page = data("raw_gb202_missing.csv");
-    let kernels = raw::parse(&page).expect("it is a page");
+    let kernels = raw::parse(&page).expect("the page can be parsed");
     let demangled = r#"void fourfold::kernel<1152, 213188, "a, b">(fourfold::Parameters, int)"#;
     assert_eq!(kernels[0].name, demangled);
     // A demangled name does not identify the segment.
@@ -156,7 +161,8 @@ fn what_is_not_there_is_null_with_its_name_and_why() {
 
     let quoted = demangled.replace('"', "\"\"");
     let counters = ncu::read(&page.replace(&quoted, "_ZN8fourfold6kernelILm1E"), Chip::Gb202, &any).unwrap();
-    let of = |key: &str| counters.metrics.iter().find(|it| it.key == key).expect("every key is there");
+    let of =
+        |key: &str| counters.metrics.iter().find(|it| it.key == key).expect("the metric is in the report");
     assert_eq!((of("duration").value, of("dram_bytes_read").value), (Some(180.16), Some(1.5e6)));
     assert_eq!(of("dram_bytes_read").metric, Some("dram__bytes_op_read.sum"));
     assert_eq!(of("tensor_subpipe").value, Some(42.5));
@@ -182,7 +188,7 @@ fn what_is_not_there_is_null_with_its_name_and_why() {
     );
     assert!(counters.stalls[3..].iter().all(|stall| stall.warps.is_none() && stall.missing.is_some()));
 
-    let json = serde_json::to_value(&counters).expect("it can be written");
+    let json = serde_json::to_value(&counters).expect("the counters can be serialized");
     let written = json["metrics"].as_array().unwrap().iter().find(|it| it["key"] == "waves").unwrap();
     assert!(
         written["value"].is_null() && written["metric"] == "launch__waves_per_multiprocessor",
@@ -201,10 +207,10 @@ fn a_text_that_is_no_page_is_refused() {
         ("==ERROR== something\n".to_owned(), "no header row"),
         (format!("{}\n", lines[0]), "not the row of units"),
         (format!("{}\n{}\n", lines[0], lines[2]), "not the row of units"),
-        (format!("{}\n{}\n", lines[0], lines[1]), "of 0 kernels"),
+        (format!("{}\n{}\n", lines[0], lines[1]), "has 0 kernels"),
         (format!("{}\n{}\n{row}\n", lines[0], lines[1]), &format!("row 3 has {} fields", columns - 1)),
         (good[..good.len() - 2].to_owned(), "within a quoted field"),
-        (format!("{good}{}\n", lines[2]), "of 2 kernels"),
+        (format!("{good}{}\n", lines[2]), "has 2 kernels"),
         (good.replace("Li128ELi256E", "Li128ELi128E"), "which is not the segment's kernel"),
         (good.replace("Kernel Name", "Kernel"), "no header row"),
     ] {
@@ -260,7 +266,7 @@ fn the_table_of_metrics_has_no_name_that_does_not_exist() {
         // Counters are requested with their roll-up. Launch properties are not requested by name.
         assert!(asked.iter().all(|name| name.contains('.') && !name.starts_with("launch__")));
         assert!(!has("smsp__warps_issue_stalled_") && !has("stalled_selected"), "{asked:?}");
-        assert!(!has("sm__pipe_shared_"), "that is no shared memory");
+        assert!(!has("sm__pipe_shared_"), "the pipe is not named shared");
         assert_eq!(has("sm__pipe_tensor_op_hmma"), chip == Chip::Gh100);
         assert_eq!(has("sm__pipe_tensor_subpipe_hmma"), chip != Chip::Gh100);
         assert_eq!(has("dram__bytes_read.sum"), chip != Chip::Gb202);
@@ -376,7 +382,7 @@ fn releases_are_read_and_held_against_the_card() {
         assert_eq!(Release::parse(text), release);
     }
     assert_eq!(check_release("ncu", "Version 2022.3.0", (9, 0)), Ok(Some(Release(2022, 3))));
-    assert_eq!(check_release("ncu", "no words", (9, 0)), Ok(None), "one that says nothing is tried");
+    assert_eq!(check_release("ncu", "no words", (9, 0)), Ok(None), "a tool without a version is tried");
     for (version, capability) in
         [("Version 2022.2.1", (9, 0)), ("Version 2024.3.2", (10, 0)), ("Version 2025.1", (10, 3))]
     {
@@ -513,7 +519,7 @@ fn report() -> Report {
 fn the_exit_code_says_the_worst() {
     let clean = check(Check::Memcheck, "========= ERROR SUMMARY: 0 errors\n", Some(0)).0;
     let found = check(Check::Memcheck, "========= ERROR SUMMARY: 2 errors\n", Some(86)).0;
-    let trouble = Trouble::new("ncu", "no_tool", "there is none", "install it");
+    let trouble = Trouble::new("ncu", "no_tool", "ncu not found", "install it");
     let good = report();
     assert_eq!((good.exit_code(), good.clone().concluded().ok), (0, true));
     let with = |checks: &[&Finding], troubles: &[&Trouble]| Report {
@@ -523,11 +529,7 @@ fn the_exit_code_says_the_worst() {
     };
     assert_eq!(with(&[&clean], &[]).exit_code(), 0);
     assert_eq!(with(&[&clean], &[&trouble]).exit_code(), 3);
-    assert_eq!(
-        with(&[&clean, &found], &[&trouble]).exit_code(),
-        1,
-        "what is wrong counts more than what is missing"
-    );
+    assert_eq!(with(&[&clean, &found], &[&trouble]).exit_code(), 1, "a wrong result outranks a missing part");
     let plain = |ok| Report { plain: Some(PlainRun { ok, error: None, launched: vec![] }), ..good.clone() };
     assert_eq!([plain(Some(false)).exit_code(), plain(None).exit_code()], [1, 3]);
     assert_eq!(Report { plain: None, ..good.clone() }.exit_code(), 3);
@@ -553,7 +555,7 @@ fn people_read_a_table() {
     let expected = expect![[r#"
         layer.fir for sm_90a, NVIDIA H200 (sm_90, 132 SMs, 139.8 GiB)
         segment 2: nvfp4_scaled_mm+add>f32
-        without tools the run is as expected
+        run without tools: results as expected
 
         ncu, counters of gh100: caches are cold and clocks are not locked, so compare
         durations only with other durations of ncu

@@ -183,7 +183,7 @@ fn equals_all_subsets() {
         failed_rows += matrix.problems.len() - subsets.rows.len();
 
         let fewest = minimum_set(&matrix, min_efficiency, margin, LIMIT).expect("a selection");
-        check(&matrix, &fewest, Goal::Fewest { min_efficiency, margin }).expect("a right selection");
+        check(&matrix, &fewest, Goal::Fewest { min_efficiency, margin }).expect("the selection is valid");
         let (size, mean) = subsets.fewest();
         assert_eq!(fewest.kernels.len() as u32, size, "seed {seed}");
         assert_eq!((fewest.proof, fewest.ties), (Proof::Optimal, Some(Proof::Optimal)), "seed {seed}");
@@ -197,7 +197,7 @@ fn equals_all_subsets() {
 
         let most = 1 + random.below(4);
         let best = best_of(&matrix, most, LIMIT).expect("a selection");
-        check(&matrix, &best, Goal::Best { kernels: most }).expect("a right selection");
+        check(&matrix, &best, Goal::Best { kernels: most }).expect("the selection is valid");
         assert_eq!(best.proof, Proof::Optimal, "seed {seed}");
         assert_eq!(best.mean.is_none(), subsets.rows.is_empty(), "seed {seed}");
         if let Some(found) = best.mean {
@@ -213,10 +213,10 @@ fn equals_all_subsets() {
     }
     println!(
         "2000 instances in {:.1?}: greedy is larger in {greedy_larger}, worse in {greedy_worse}; {failed_rows} rows \
-         that nothing serves",
+         without a kernel",
         begun.elapsed()
     );
-    assert!(greedy_larger > 20 && greedy_worse > 20 && failed_rows > 20, "the instances are no test");
+    assert!(greedy_larger > 20 && greedy_worse > 20 && failed_rows > 20, "the instances test too little");
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn the_checker_sees_what_is_not_so() {
     assert_eq!(check(&two, &right, goal), Ok(()));
     type Change = fn(&mut Selection);
     let changes: [(Change, &str); 12] = [
-        (|selection| selection.kernels = vec![1, 0], "not in order"),
+        (|selection| selection.kernels = vec![1, 0], "not in ascending order"),
         (|selection| selection.kernels = vec![0, 1, 3], "kernel 3 does not exist"),
         (|selection| selection.assignment = vec![None], "1 problems are assigned"),
         (|selection| selection.assignment[0] = Some(2), "not selected"),
@@ -342,12 +342,16 @@ fn the_checker_sees_what_is_not_so() {
     for (change, says) in changes {
         let mut selection = right.clone();
         change(&mut selection);
-        let said = check(&two, &selection, goal).expect_err("it is wrong");
+        let said = check(&two, &selection, goal).expect_err("the selection is wrong");
         assert!(said.contains(says), "{said}");
     }
     let one = best_of(&two, 1, LIMIT).expect("a selection");
-    assert!(check(&two, &one, goal).expect_err("it is too few").contains("has no kernel of efficiency 0.95"));
-    assert!(check(&two, &right, Goal::Best { kernels: 1 }).expect_err("too many").contains("of at most 1"));
+    assert!(
+        check(&two, &one, goal)
+            .expect_err("the selection does not cover a problem")
+            .contains("has no selected kernel of efficiency 0.95")
+    );
+    assert!(check(&two, &right, Goal::Best { kernels: 1 }).expect_err("too many").contains("more than 1"));
 }
 
 #[test]

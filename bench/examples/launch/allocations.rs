@@ -36,22 +36,22 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-// SAFETY: everything is the system's; counting neither allocates nor fails.
+// SAFETY: every call is forwarded to the system's allocator; counting neither allocates nor fails.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         RUST.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promises are those that the system's allocator wants.
+        // SAFETY: the caller upholds the contract of `alloc`, which the system's allocator shares.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above; the memory is the system's.
+        // SAFETY: as above; the system's allocator allocated the memory.
         unsafe { System.dealloc(memory, layout) }
     }
 }
 
 // The dynamic linker prefers an executable's functions to those of libraries, so every `malloc` of the process
-// comes here. These are glibc's own names for the functions; `free` stays as it is.
+// calls the functions below. These are glibc's internal names; `free` is not replaced.
 unsafe extern "C" {
     fn __libc_malloc(size: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
@@ -59,11 +59,11 @@ unsafe extern "C" {
     fn __libc_memalign(alignment: usize, size: usize) -> *mut c_void;
 }
 
-// SAFETY: here and below: it does what the function of this name must do.
+// SAFETY: here and below: the function meets the C library's specification of its name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     ALL.fetch_add(1, Relaxed);
-    // SAFETY: here and below: the caller's promises are those of the function of that name.
+    // SAFETY: here and below: the caller upholds the contract of the forwarded function.
     unsafe { __libc_malloc(size) }
 }
 
@@ -113,7 +113,7 @@ unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, 
     if memory.is_null() {
         return NO_MEMORY;
     }
-    // SAFETY: the caller gives where the result goes.
+    // SAFETY: the caller passes a valid pointer for the result.
     unsafe { result.write(memory) };
     0
 }

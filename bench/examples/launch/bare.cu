@@ -1,5 +1,5 @@
-// Measures the least cost of a launch: `cudaLaunchKernelEx` of an empty kernel with the parameter bytes and
-// attributes of another one. The CUDA runtime is static, like that of generated kernels.
+// Measures the lower bound of a launch's cost: `cudaLaunchKernelEx` of an empty kernel with the parameter bytes and
+// attributes of another one, through a static CUDA runtime like that of generated kernels.
 //
 // Compile with -DFOURFOLD_PARAMETER_BYTES=BYTES(n)BYTES(m)...: one kernel per size of the parameters.
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-//! Measures the least cost of a launch: the same memsets, and empty kernels, launched by the CUDA runtime.
+//! Measures the lower bound of a launch's cost: the same memsets and empty kernels, launched by the CUDA runtime.
 
 use std::ffi::{CStr, OsString, c_char, c_void};
 use std::path::Path;
@@ -25,7 +25,7 @@ type Memset = unsafe extern "C" fn(*mut c_void, i32, u64, *mut c_void) -> i32;
 type Destroy = unsafe extern "C" fn(*mut c_void);
 type Allocate = unsafe extern "C" fn();
 
-/// The parameters of a launch, as the library takes them.
+/// The parameters of a launch in the library's C layout.
 #[repr(C)]
 struct Call {
     grid: [u32; 3],
@@ -45,7 +45,7 @@ pub struct Bare {
     _library: Library,
 }
 
-/// Work of the same form as the recorded one, which computes nothing.
+/// A copy of recorded work that computes nothing.
 pub struct BareWork<'a> {
     bare: &'a Bare,
     steps: Vec<Step>,
@@ -59,13 +59,13 @@ enum Step {
 impl Bare {
     /// Compiles the library for kernels of these parameter bytes, and makes the device's context current.
     pub fn build(sizes: &[usize], toolchain: &Toolchain, gpu: &Gpu) -> Result<Bare> {
-        ensure!(sizes.iter().all(|bytes| *bytes > 0), "a kernel without parameters: {sizes:?}");
-        let folder = tempfile::tempdir().context("a temporary folder")?;
+        ensure!(sizes.iter().all(|bytes| *bytes > 0), "kernels need at least one parameter byte: {sizes:?}");
+        let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         let library = folder.path().join("bare.so");
         compile(sizes, toolchain, gpu, folder.path(), &library)?;
-        // SAFETY: the library was just made of the source beside this file; it has the initializers of the CUDA runtime.
+        // SAFETY: the library was just built from `bare.cu`; its only initializers are those of the CUDA runtime.
         let library = unsafe { Library::open(Some(&library), RTLD_NOW | RTLD_LOCAL) }.context("bare.so")?;
-        // SAFETY: these are the functions' types, and the library stays open for as long as they are used.
+        // SAFETY: the types match `bare.cu`, and the library stays open while they are used.
         let (use_device, allocate, bare) = unsafe {
             let use_device = *library.get::<UseDevice>(c"bare_use_device")?;
             let allocate = *library.get::<Allocate>(c"bare_allocate")?;
@@ -80,10 +80,10 @@ impl Bare {
             (use_device, allocate, bare)
         };
         let before = Allocations::now();
-        // SAFETY: it allocates a byte and frees it.
+        // SAFETY: `bare_allocate` allocates a byte and frees it.
         unsafe { allocate() };
         ensure!(Allocations::now().all == before.all + 1, "allocations in C are not counted");
-        // SAFETY: it takes a number.
+        // SAFETY: `bare_use_device` accepts any number.
         bare.check("cudaSetDevice", unsafe { use_device(i32::try_from(gpu.ordinal)?) })?;
         Ok(bare)
     }
@@ -102,14 +102,14 @@ impl Bare {
                     let (byte, bytes) = node.bytes().with_context(|| format!("{node:?}"))?;
                     work.steps.push(Step::Memset { address: node.address, byte, bytes: bytes as u64 });
                 }
-                other => bail!("the launch does something else: {other:?}"),
+                other => bail!("the launch contains an unsupported node: {other:?}"),
             }
         }
         Ok(work)
     }
 
     fn kernel(&self, node: &KernelNode) -> Result<Step> {
-        ensure!(!node.cooperative, "a cooperative launch: {node:?}");
+        ensure!(!node.cooperative, "cooperative launches are not supported: {node:?}");
         let call = Call {
             grid: node.grid,
             block: node.block,
@@ -118,7 +118,7 @@ impl Bare {
             parameter_bytes: u32::try_from(node.parameter_bytes)?,
         };
         let mut launch = ptr::null_mut();
-        // SAFETY: the call is live and not kept; the launch is written to a live pointer.
+        // SAFETY: the library does not keep the call; the launch is written to a live pointer.
         self.check("bare_prepare", unsafe { (self.prepare)(&call, &mut launch) })
             .with_context(|| format!("{node:?}"))?;
         Ok(Step::Kernel(launch))
@@ -128,7 +128,7 @@ impl Bare {
         if error == 0 {
             return Ok(());
         }
-        // SAFETY: the runtime has a static text for every number.
+        // SAFETY: the runtime returns a static string for every number.
         let text = unsafe { CStr::from_ptr((self.error_text)(error)) };
         bail!("{call} failed: {} ({error})", text.to_string_lossy())
     }
@@ -138,18 +138,18 @@ impl BareWork<'_> {
     /// Launches the work on a stream.
     ///
     /// # Safety
-    /// The stream's context must be current, and the memory of the memsets there until the device is done.
+    /// The stream's context must be current. The memory of the memsets must live until the device has finished.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         for step in &self.steps {
             match step {
                 Step::Kernel(launch) => {
-                    // SAFETY: `prepare` made it; the caller vouches for the stream.
+                    // SAFETY: `prepare` created the launch; the caller guarantees the stream.
                     let error = unsafe { (self.bare.launch)(*launch, stream.raw()) };
                     self.bare.check("cudaLaunchKernelEx", error)?;
                 }
                 Step::Memset { address, byte, bytes } => {
                     let address = ptr::with_exposed_provenance_mut(*address as usize);
-                    // SAFETY: the caller vouches for memory and stream.
+                    // SAFETY: the caller guarantees memory and stream.
                     let error =
                         unsafe { (self.bare.memset)(address, i32::from(*byte), *bytes, stream.raw()) };
                     self.bare.check("cudaMemsetAsync", error)?;
@@ -164,7 +164,7 @@ impl Drop for BareWork<'_> {
     fn drop(&mut self) {
         for step in &self.steps {
             if let Step::Kernel(launch) = step {
-                // SAFETY: `prepare` made it, and it is not used again.
+                // SAFETY: `prepare` created the launch, and it is not used again.
                 unsafe { (self.bare.destroy)(*launch) }
             }
         }
@@ -173,7 +173,7 @@ impl Drop for BareWork<'_> {
 
 fn compile(sizes: &[usize], toolchain: &Toolchain, gpu: &Gpu, folder: &Path, library: &Path) -> Result<()> {
     let source = folder.join("bare.cu");
-    std::fs::write(&source, SOURCE).context("the source of the bare launch")?;
+    std::fs::write(&source, SOURCE).context("cannot write bare.cu")?;
     let (major, minor) = gpu.capability;
     let sizes: String = sizes.iter().map(|bytes| format!("BYTES({bytes})")).collect();
     let mut command = Command::new(&toolchain.nvcc);

@@ -1,4 +1,4 @@
-//! Measures the host time of a prepared launch beside `cudaLaunchKernelEx` of an empty kernel with the same
+//! Compares the host time of a prepared launch with `cudaLaunchKernelEx` of an empty kernel with the same
 //! parameter bytes, grid, cluster, block, shared memory and attributes, after the same memsets.
 #![allow(unsafe_code, reason = "prepared programs take addresses, and the bare launch is C")]
 
@@ -40,14 +40,14 @@ const FIXTURES: [&str; 7] = [
 /// Warm-up batches of each kind: the first launches load modules and grow queues.
 const WARM_UP: usize = 5;
 
-/// Measure the host time of a prepared launch beside a bare launch of an empty kernel
+/// Compare the host time of a prepared launch with a bare launch of an empty kernel
 #[derive(Parser)]
 #[command(
     after_help = "Example:\n  cargo run --release -p fourfold-bench --example launch -- --require 1.2\n\n\
     Exit codes: 0 ok, 1 above RATIO or an allocation was made, 3 no GPU or no compiler"
 )]
 struct Cli {
-    /// Launch these programs, which must consist of kernels [default: some fixtures]
+    /// Launch these programs, which must consist of kernels [default: seven fixtures]
     programs: Vec<PathBuf>,
     /// Launch N times before waiting
     #[arg(long, value_name = "N", default_value_t = 50)]
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
 fn backend() -> Result<Backend> {
     let backend = Backend::new(&Options::default())?;
     if backend.execution().is_err() || backend.capabilities().formats.is_empty() {
-        bail!("there is no GPU here that runs kernels");
+        bail!("no GPU on this machine runs kernels");
     }
     Ok(backend)
 }
@@ -122,7 +122,7 @@ fn paths(cli: &Cli) -> Vec<PathBuf> {
     if !cli.programs.is_empty() {
         return cli.programs.clone();
     }
-    // The repository may have moved since this was built.
+    // The repository may have moved since the build.
     let here = PathBuf::from("fixtures");
     let folder = if here.is_dir() { here } else { repository().join("fixtures") };
     FIXTURES.iter().map(|name| folder.join(name)).collect()
@@ -167,20 +167,20 @@ impl<'a> Subject<'a> {
             buffers.insert(*value, buffer);
         }
         let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address()));
-        // SAFETY: the buffers are as large as the program says, and are dropped after what uses them.
+        // SAFETY: the buffers have the sizes of the program's values, and are dropped after the call that uses them.
         let mut call = unsafe { compiled.prepare(&bound.symbols)?.bind_all(addresses).build() }?;
-        // SAFETY: it is waited for before anything else happens to it.
+        // SAFETY: the launch is waited for before the call is used again.
         unsafe { call.launch(&stream) }?;
         stream.synchronize()?;
         for value in &module.outputs {
             let want = ran.value(*value).context("an output was not computed")?.bytes();
             let mut found = vec![0; want.len()];
             stream.download(&buffers[value], 0, &mut found)?;
-            ensure!(found == want, "%{} is not what a run computes", module.name_of(*value));
+            ensure!(found == want, "%{} differs from the result of a run", module.name_of(*value));
         }
         // SAFETY: nothing is launched while it is recorded.
         let recording = stream.inspect(|| unsafe { call.launch(&stream) })?;
-        ensure!(!recording.nodes().is_empty(), "a launch does nothing");
+        ensure!(!recording.nodes().is_empty(), "the recorded launch is empty");
         Ok(Subject { name, call, recording, stream, device, _buffers: buffers })
     }
 
@@ -209,7 +209,7 @@ impl<'a> Subject<'a> {
             Ok(stream.synchronize()?)
         };
         let bare_batch = |times: &mut Times, work: &BareWork<'_>| {
-            // SAFETY: the context is current since the library was loaded, and the memory is the subject's.
+            // SAFETY: loading the library made the context current, and the subject owns the memory.
             batch(times, &mut || unsafe { work.launch(stream) })
         };
         let mut times: [Times; 4] = std::array::from_fn(|_| Times::with_room(cli.rounds + WARM_UP));
@@ -223,7 +223,7 @@ impl<'a> Subject<'a> {
                 let which = (round + turn) % times.len();
                 let times = &mut times[which];
                 match which {
-                    // SAFETY: here and below: one stream runs it in order, its buffers live, and it is waited for.
+                    // SAFETY: here and below: one stream runs the launches in order, and the buffers outlive them.
                     0 => batch(times, &mut || Ok(unsafe { call.launch(stream) }?))?,
                     1 => bare_batch(times, &work)?,
                     // SAFETY: as above.
@@ -234,7 +234,7 @@ impl<'a> Subject<'a> {
             }
         }
         let free_after = self.device.free_memory()?;
-        // A host thread with no context or another one makes us push and pop our own.
+        // On a host thread without the context, a launch pushes and pops it.
         let mut without_context = Times::with_room(cli.rounds);
         std::thread::scope(|scope| {
             let measured = scope.spawn(|| -> Result<()> {
@@ -269,7 +269,7 @@ struct Times {
 }
 
 impl Times {
-    /// Filling it allocates nothing.
+    /// Reserves room for this many batches, so that measuring allocates nothing.
     fn with_room(batches: usize) -> Times {
         Times { batches: Vec::with_capacity(batches + 1), allocations: Allocations::default() }
     }
@@ -305,8 +305,8 @@ impl Row {
         self.launch / self.bare
     }
 
-    /// The number of our allocations must be zero. The driver allocates for itself once in some thousand
-    /// launches; ours would show in each launch or batch.
+    /// Returns true if Fourfold allocates nothing per launch. The driver allocates about once in a thousand
+    /// launches; an allocation by Fourfold would show in each launch or batch.
     fn allocates_nothing(&self) -> bool {
         const THE_DRIVER_S: u64 = 4;
         let extra = self.allocations.all > self.bare_allocations.all + THE_DRIVER_S;
@@ -367,7 +367,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, {}; microseconds of the host per launch, medians", self.gpu, self.execution)?;
+        writeln!(f, "{}, {}; host microseconds per launch, medians", self.gpu, self.execution)?;
         writeln!(
             f,
             "{:<22} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7}  allocated  kernels + memsets, parameter bytes",
@@ -402,7 +402,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "bare: the same memsets, and cudaLaunchKernelEx of an empty kernel of the same form; memsets: of it"
+            "bare: the same memsets, and cudaLaunchKernelEx of an equivalent empty kernel; memsets: its memsets alone"
         )?;
         writeln!(
             f,
@@ -410,7 +410,7 @@ impl fmt::Display for Report {
         )?;
         write!(
             f,
-            "allocated: by Rust, by anybody on the host, bytes of the device; {}",
+            "allocated: by Rust, by the whole process, device bytes; {}",
             match self.ok() {
                 true => "ok",
                 false => "NOT OK",

@@ -216,7 +216,7 @@ fn without_a_wish_it_is_the_first_kernel_and_people_read_a_table() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("segment 0: nvfp4_scaled_mm"), "{text}");
-    assert!(text.contains("without tools the run is as expected"), "{text}");
+    assert!(text.contains("run without tools: results as expected"), "{text}");
     assert!(text.contains("180.16 µs") && text.contains("gmma 7.120"), "{text}");
     assert!(machine.read("ncu.calls").contains("--launch-skip 0 "));
     assert!(machine.read("sanitizer.calls").is_empty(), "ncu alone is asked unless tools are named");

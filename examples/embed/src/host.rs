@@ -124,7 +124,7 @@ fn erf(x: f64) -> f64 {
 /// # Errors
 /// Fails if their shapes differ.
 pub fn add(left: &Activations, right: &Activations) -> Result<Activations> {
-    ensure!((left.rows, left.columns) == (right.rows, right.columns), "two shapes are added");
+    ensure!((left.rows, left.columns) == (right.rows, right.columns), "the shapes of the summands differ");
     let values = left.values.iter().zip(&right.values).map(|(left, right)| left + right).collect();
     Ok(Activations { rows: left.rows, columns: left.columns, values })
 }

@@ -78,7 +78,7 @@ impl Graph {
     ) -> Result<Datum> {
         let rows = |id: NodeId| match get(id) {
             Some(Datum::Rows(rows)) => Ok(rows),
-            _ => anyhow::bail!("node {id} gives no rows"),
+            _ => anyhow::bail!("node {id} does not produce rows"),
         };
         Ok(match node {
             Node::Input(columns) => {
@@ -100,7 +100,7 @@ impl Graph {
 fn result(datum: Option<Datum>) -> Result<Activations> {
     match datum {
         Some(Datum::Rows(rows)) => Ok(rows),
-        _ => anyhow::bail!("the model gives no rows"),
+        _ => anyhow::bail!("the model does not produce rows"),
     }
 }
 
@@ -113,7 +113,7 @@ pub struct Model {
     origins: HashMap<Value, Origin>,
     /// The parameters, which are constant between runs.
     params: HashMap<Value, Tensor>,
-    /// The claimed segment that computes each node, or everything that reads it.
+    /// The claimed segment that computes each node, or all of its users.
     segment_of: HashMap<NodeId, usize>,
 }
 
@@ -143,7 +143,7 @@ impl Model {
                 Node::Gelu(operand) if values.contains_key(operand) => {
                     values.insert(id, builder.unary(&format!("n{id}"), UnaryKind::Gelu, values[operand]));
                 }
-                // One of the host's own ops: its operands leave Fourfold's module here.
+                // A host op: its operands become outputs of Fourfold's module.
                 Node::Input(_) => {}
                 Node::Gelu(operand) | Node::Quantize(operand) | Node::RmsNorm(operand) => {
                     outputs.extend(values.get(operand));
@@ -223,16 +223,21 @@ impl Model {
             .inputs
             .iter()
             .zip(&given)
-            .map(|(value, given)| given.as_ref().or_else(|| self.params.get(value)).context("no tensor"))
+            .map(|(value, given)| {
+                given
+                    .as_ref()
+                    .or_else(|| self.params.get(value))
+                    .context("an input of the segment has no tensor")
+            })
             .collect::<Result<_>>()?;
         let (results, run) =
             self.compiled.run_segment(claim.segment, &inputs, symbols, &RunOptions::default())?;
         let datum = |(value, result): (&Value, &Tensor)| {
             let Some(Origin::Rows(id)) = self.origins.get(value) else {
-                anyhow::bail!("an output of the segment is the result of no node")
+                anyhow::bail!("an output of the segment belongs to no node")
             };
             let values: Vec<f32> = result.to_f64().iter().map(|value| *value as f32).collect();
-            let columns = *result.dims().last().context("rows and columns")?;
+            let columns = *result.dims().last().context("an output has no columns")?;
             Ok((*id, Datum::Rows(Activations { rows, columns, values })))
         };
         Ok((claim.outputs.iter().zip(&results).map(datum).collect::<Result<_>>()?, run))
@@ -241,11 +246,11 @@ impl Model {
 
 fn tensor_of(origin: Origin, data: &HashMap<NodeId, Datum>) -> Result<Tensor> {
     let (Origin::Rows(id) | Origin::Codes(id) | Origin::Scales(id)) = origin;
-    Ok(match (origin, data.get(&id).context("a node that has not run")?) {
+    Ok(match (origin, data.get(&id).with_context(|| format!("node {id} has not run"))?) {
         (Origin::Codes(_), Datum::Codes(codes)) => codes.code_tensor()?,
         (Origin::Scales(_), Datum::Codes(codes)) => codes.scale_tensor()?,
         (_, Datum::Rows(rows)) => Tensor::from_f32(vec![rows.rows, rows.columns], &rows.values)?,
-        _ => anyhow::bail!("node {id} gives something else"),
+        _ => anyhow::bail!("node {id} does not produce codes and scales"),
     })
 }
 

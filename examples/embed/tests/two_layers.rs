@@ -117,7 +117,7 @@ fn check(options: &Options, compile: &CompileOptions, ran: impl Fn(Ran) -> bool)
         for (index, (got, want)) in got.values.iter().zip(&want.values).enumerate() {
             ensure!((got - want).abs() <= 1e-5 * largest, "M = {rows}, element {index}: {got}, not {want}");
         }
-        ensure!(rows == 0 || largest > 1.0, "the result says something");
+        ensure!(rows == 0 || largest > 1.0, "the largest result is at most 1");
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ fn on_the_fallback() -> Result<()> {
 }
 
 fn on_the_gpu() -> Result<()> {
-    let options = device().ok_or_else(|| anyhow::anyhow!("there is no GPU"))?;
+    let options = device().ok_or_else(|| anyhow::anyhow!("no GPU found"))?;
     let toolchain = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
     let compile = CompileOptions::default().toolchain(toolchain);
     check(&options, &compile, |ran| matches!(ran, Ran::Kernel | Ran::Emulated))

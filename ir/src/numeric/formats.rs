@@ -347,7 +347,7 @@ mod tests {
             .filter(|operand| !operand.is_nan())
             .map(|operand| {
                 let units = operand.abs() * 1024.0;
-                assert_eq!(units.fract(), 0.0, "{operand} is no multiple of 2^-10");
+                assert_eq!(units.fract(), 0.0, "{operand} is not a multiple of 2^-10");
                 units as u64
             })
             .collect();

@@ -509,7 +509,7 @@ mod tests {
             }
             if scale != 0 {
                 let top = codes.iter().map(|code| code & 0x7).max();
-                prop_assert!(top >= Some(0x5), "the largest value gets 3 or more, {:?}", codes);
+                prop_assert!(top >= Some(0x5), "the code of the largest value is 3 or more, {:?}", codes);
             }
         }
 

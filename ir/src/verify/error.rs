@@ -115,7 +115,7 @@ define_kinds! {
         /// Operands found.
         found: usize,
     } = "operand_count", "{mnemonic} takes {expected} operand(s), not {found}",
-        "note: named operands are included";
+        "note: the count includes named operands";
     /// An op has too few or too many results.
     ResultCount {
         /// The op.
@@ -145,7 +145,7 @@ define_kinds! {
     ScaleRoundingUnexpected {
         /// Element type of the scales.
         scale: ElementType,
-    } = "scale_rounding_unexpected", "quantization with {scale} scales has no attribute scale_rounding",
+    } = "scale_rounding_unexpected", "quantization with {scale} scales takes no attribute scale_rounding",
         "help: remove it; these scales are rounded to nearest even";
     /// NVFP4 quantization without its per-tensor scale.
     GlobalScaleMissing {
@@ -346,7 +346,7 @@ define_kinds! {
         /// Elements per scale.
         block: u32,
     } = "format", "{data} data with {scale} scales per {block} elements is not a format of this op",
-        "note: f8E4M3FN scales go with f4E2M1FN data, f8E8M0FNU scales with any; block_quantize writes NVFP4 \
+        "note: f8E4M3FN scales require f4E2M1FN data, f8E8M0FNU scales accept any; block_quantize writes NVFP4 \
          (f4E2M1FN, f8E4M3FN, 16) and MX (f8E8M0FNU, 32)";
     /// An alpha, beta or g that is not an f32 scalar.
     ScalarOperand {
@@ -455,7 +455,7 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "unexpected_scales", "{mnemonic} takes no scale tensor as {operand}, but `{value}` is {ty}",
-        "note: scaled_mma, swizzle_scales, block_dequantize and outputs take scales; convert and reshape, linear ones";
+        "note: scaled_mma, swizzle_scales, block_dequantize and outputs take scales; convert and reshape take linear ones";
     /// An operand or result that must be a scale tensor and is not.
     ExpectedScales {
         /// The op.

@@ -16,15 +16,15 @@ pub(super) fn check(
     let module = program.module();
     let mut shape = |what: &str| errors.push(CheckError::Shape { segment: index, what: what.to_owned() });
     if segment.ops != [plan.op] {
-        return shape("the plan quantizes in another op");
+        return shape("the segment does not consist of the planned op");
     }
     let operation = &module.ops[plan.op];
     let OpKind::BlockQuantize { block, scale_rounding } = operation.kind else {
-        return shape("its op is not a block_quantize");
+        return shape("the planned op is not a block_quantize");
     };
     let expected_operands: Vec<_> = std::iter::once(plan.values).chain(plan.global).collect();
     if operation.operands != expected_operands || operation.results != [plan.codes, plan.scales] {
-        return shape("it reads or writes other values than its op");
+        return shape("the operands or outputs of the plan are not those of the op");
     }
     let (values, codes, scales) = (module.ty(plan.values), module.ty(plan.codes), module.ty(plan.scales));
     let format = QuantizedFormat { element: codes.element, scale: scales.element, block };
@@ -36,7 +36,10 @@ pub(super) fn check(
     }
     let mut field = |field: &'static str, holds: bool| {
         if !holds {
-            errors.push(CheckError::Capability { segment: index, rule: format!("`{field}` is the op's") });
+            errors.push(CheckError::Capability {
+                segment: index,
+                rule: format!("`{field}` does not match the op or the target"),
+            });
         }
     };
     field("input", plan.input == values.element);
@@ -46,7 +49,7 @@ pub(super) fn check(
     field("batch", plan.batch == batch);
     field("m, k", rows == [plan.m.clone(), plan.k.clone()]);
     let Some(rules) = &capabilities.block_quantize else {
-        let rule = format!("{} has a kernel for block_quantize", capabilities.target);
+        let rule = format!("{} has no kernel for block_quantize", capabilities.target);
         return errors.push(CheckError::Capability { segment: index, rule });
     };
     field("input type", rules.inputs.contains(&plan.input));

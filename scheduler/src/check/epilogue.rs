@@ -22,12 +22,12 @@ impl<'a> Checker<'a> {
         let mut inside = vec![root];
         for (position, step) in plan.epilogue.iter().enumerate() {
             let [result] = module.ops[step.op].results[..] else {
-                self.shape(format!("{} has not one result", step.op));
+                self.shape(format!("{} does not have exactly one result", step.op));
                 return None;
             };
             if self.step_operands(&inside[1..], root, step).as_deref() != Some(&module.ops[step.op].operands)
             {
-                self.shape(format!("step {position} is not computed of the operands of {}", step.op));
+                self.shape(format!("step {position} does not have the operands of {}", step.op));
             }
             if !self.is_kind(step, result) {
                 self.shape(format!("{} is not {:?}", step.op, step.kind));
@@ -63,7 +63,7 @@ impl<'a> Checker<'a> {
         self.field("operands", &found, &expected);
     }
 
-    /// The values that the plan names as the operands of a step; `None` for a reference to nothing.
+    /// The values that the plan names as the operands of a step; `None` for a dangling reference.
     fn step_operands(&self, before: &[Value], root: Value, step: &EpilogueStep) -> Option<Vec<Value>> {
         let value = |reference: &EpilogueRef| match reference {
             EpilogueRef::Accumulator => Some(root),
@@ -108,34 +108,40 @@ impl<'a> Checker<'a> {
                 EpilogueKind::Clamp { .. } => epilogue.clamp,
                 EpilogueKind::Compare(_) | EpilogueKind::Select => epilogue.select,
             };
-            self.rule(has, || format!("there is no {:?}", step.kind));
+            self.rule(has, || format!("{:?} is not supported", step.kind));
             counted += usize::from(!matches!(step.kind, EpilogueKind::Constant { .. }));
             if step.element == ElementType::I1 {
                 booleans.insert(position);
                 let compares = matches!(step.kind, EpilogueKind::Compare(_));
-                self.rule(compares, || format!("step {position} gives i1"));
+                self.rule(compares, || format!("step {position} produces i1 without a comparison"));
             } else {
                 let rounds = epilogue.elements.contains(&step.element);
-                self.rule(rounds, || format!("nothing rounds to {}", step.element));
+                self.rule(rounds, || format!("rounding to {} is not supported", step.element));
             }
             if [ElementType::F8E4M3FN, ElementType::F8E5M2].contains(&step.element) {
                 narrow.insert(position);
-                self.rule(step.kind == EpilogueKind::Convert, || format!("step {position} gives FP8"));
+                self.rule(step.kind == EpilogueKind::Convert, || {
+                    format!("step {position} produces FP8 without a convert")
+                });
             }
             for (operand, reference) in step.operands.iter().enumerate() {
                 let widens = step.kind == EpilogueKind::Convert && !narrow.contains(&position);
                 let of_narrow = matches!(reference, EpilogueRef::Step(step) if narrow.contains(step));
-                self.rule(!of_narrow || widens, || format!("step {position} takes FP8 where it may not"));
+                self.rule(!of_narrow || widens, || {
+                    format!("step {position} reads FP8, but is not a widening convert")
+                });
                 let boolean = matches!(reference, EpilogueRef::Step(step) if booleans.contains(step));
                 let chooses = step.kind == EpilogueKind::Select && operand == 0;
-                self.rule(boolean == chooses, || format!("step {position} takes i1 where it may not"));
+                self.rule(boolean == chooses, || format!("step {position} misuses i1 in operand {operand}"));
             }
         }
-        self.rule(counted <= epilogue.max_steps, || format!("there are {counted} steps"));
+        self.rule(counted <= epilogue.max_steps, || {
+            format!("{counted} steps exceed the limit of {}", epilogue.max_steps)
+        });
         for shape in OperandShape::ALL {
             let count = plan.operands.iter().filter(|operand| operand.shape == shape).count();
             let most = epilogue.operand(shape).map_or(0, |rule| rule.most);
-            self.rule(count <= most, || format!("there are {count} {shape} operands"));
+            self.rule(count <= most, || format!("{count} {shape} operands exceed the limit of {most}"));
         }
         for operand in &plan.operands {
             self.operand(operand, epilogue.operand(operand.shape), d);
@@ -149,13 +155,15 @@ impl<'a> Checker<'a> {
         let ty = &value.ty;
         self.field("operand element", &operand.element, &ty.element);
         let rule = rules.and_then(|rules| rules.elements.iter().find(|rule| rule.element == ty.element));
-        self.rule(rule.is_some(), || format!("no {} operand is {}", operand.shape, ty.element));
+        self.rule(rule.is_some(), || {
+            format!("a {} operand of type {} is not supported", operand.shape, ty.element)
+        });
         let n = &self.plan.n;
         self.rule(rule.is_none_or(|rule| may_divide(n, rule.n_multiple)), || {
-            format!("N does not fit a {} operand", ty.element)
+            format!("N is not aligned for a {} operand", ty.element)
         });
         let fits = ty.layout.is_none() && lies(&ty.shape, &d.shape, operand.shape);
-        self.rule(fits, || format!("{} is no {} beside D", operand.value, operand.shape));
+        self.rule(fits, || format!("{} does not broadcast to D as a {}", operand.value, operand.shape));
     }
 
     /// The target's rules for N of the operands that the epilogue reads.

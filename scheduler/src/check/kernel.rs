@@ -28,7 +28,7 @@ pub(super) fn check(
     }
     let d = module.ty(module.ops[plan.root].results[0]);
     let Some(rules) = capabilities.format(plan.format) else {
-        return checker.rule(false, || format!("{} has no {}", capabilities.target, plan.format));
+        return checker.rule(false, || format!("{} does not support {}", capabilities.target, plan.format));
     };
     checker.capability(rules, &operands, d);
     checker.epilogue_capability(rules, d);
@@ -74,7 +74,7 @@ impl<'a> Checker<'a> {
             segment.ops.iter().copied().filter(|op| matches!(kind(*op), OpKind::ScaledMma(_) | OpKind::Mma));
         let (root, another) = (multiplications.next(), multiplications.next());
         if root != Some(self.plan.root) || another.is_some() {
-            self.shape("its root is not the only multiplication in it");
+            self.shape("the root of the plan is not the only multiplication");
             return None;
         }
         let ends = self.plan.outputs.iter().filter_map(|output| match output.kind {
@@ -85,7 +85,7 @@ impl<'a> Checker<'a> {
         let mut planned: Vec<_> = std::iter::once(self.plan.root).chain(steps).chain(ends).collect();
         planned.sort_unstable();
         if planned != segment.ops {
-            self.shape("the ops are not the root, the steps and the ends");
+            self.shape("the ops are not exactly the root, the steps and the sinks");
             return None;
         }
         let OpKind::ScaledMma(mma) = self.module.ops[self.plan.root].kind else {
@@ -94,7 +94,7 @@ impl<'a> Checker<'a> {
         };
         let operands = self.module.scaled_mma_operands(self.plan.root);
         if operands.is_none() || self.module.ops[self.plan.root].results.len() != 1 {
-            self.shape("the root has not the operands and the result of a scaled_mma");
+            self.shape("the root lacks the operands or the single result of a scaled_mma");
         }
         Some((mma, operands?))
     }
@@ -115,14 +115,18 @@ impl<'a> Checker<'a> {
         let format =
             BlockFormat { a: a_type.element, b: b_type.element, scale: sfa_type.element, block: mma.block };
         self.field("format", &plan.format, &format);
-        self.rule(sfb_type.element == sfa_type.element, || "the scales differ in type".to_owned());
+        self.rule(sfb_type.element == sfa_type.element, || {
+            "the element types of SFA and SFB differ".to_owned()
+        });
         self.rule(format.is_standard(), || format!("{format} is not a standard format"));
         for ty in [sfa_type, sfb_type] {
-            self.rule(ty.layout == Some(ScaleLayout::Blocked), || "the scales are not blocked".to_owned());
+            self.rule(ty.layout == Some(ScaleLayout::Blocked), || {
+                "the layout of the scales is not blocked".to_owned()
+            });
         }
         let ([a_leading @ .., m, k], [b_leading @ .., n, b_k]) = (&a_type.shape[..], &b_type.shape[..])
         else {
-            return self.shape("an operand is no matrix");
+            return self.shape("A or B is not a matrix");
         };
         self.field("m", &plan.m, m);
         self.field("n", &plan.n, n);
@@ -130,7 +134,9 @@ impl<'a> Checker<'a> {
         self.field("k", &plan.k, b_k);
         self.field("batch", &Some(plan.batch.clone()), &dim_product(a_leading));
         self.field("b_batched", &plan.b_batched, &!b_leading.is_empty());
-        self.rule(a_leading == b_leading || b_leading.is_empty(), || "B has another batch".to_owned());
+        self.rule(a_leading == b_leading || b_leading.is_empty(), || {
+            "the batches of A and B differ".to_owned()
+        });
     }
 
     /// Checks the kernel against the target's rules, as far as extents are fixed.
@@ -139,7 +145,7 @@ impl<'a> Checker<'a> {
         self.rule(known(&plan.k) != Some(0) && known(&plan.n) != Some(0), || "K or N is 0".to_owned());
         let one_matrix = known(&plan.batch) == Some(1);
         if plan.b_batched {
-            self.rule(rules.batched || one_matrix, || "a batch is not taken".to_owned());
+            self.rule(rules.batched || one_matrix, || "a batch is not supported".to_owned());
         } else if !one_matrix {
             self.rule(plan.m.constant().is_multiple_of(128), || {
                 "M is not a multiple of the scales' 128 rows".to_owned()
@@ -157,20 +163,20 @@ impl<'a> Checker<'a> {
         for (name, extents, block) in self.scaled() {
             let fits = padded_scales(&extents, block);
             let fits = fits.is_none_or(|bytes| bytes <= u128::from(rules.max_scale_bytes));
-            self.rule(fits, || format!("the scales of {name} take too many bytes"));
+            self.rule(fits, || format!("the scales of {name} exceed {} bytes", rules.max_scale_bytes));
         }
         self.rule(may_divide(&plan.k, rules.k_multiple), || format!("K % {} != 0", rules.k_multiple));
         if let Some(c) = operands.c {
             let ty = self.module.ty(c);
             let entry = rules.c.iter().find(|entry| entry.element == ty.element);
-            self.rule(entry.is_some(), || format!("C may not be {}", ty.element));
+            self.rule(entry.is_some(), || format!("a C of type {} is not supported", ty.element));
             self.rule(entry.is_none_or(|entry| may_divide(&plan.n, entry.n_multiple)), || {
-                format!("N does not fit a {} C", ty.element)
+                format!("N is not aligned for a {} C", ty.element)
             });
-            self.rule(ty.shape == d.shape, || "C has another shape than D".to_owned());
+            self.rule(ty.shape == d.shape, || "the shapes of C and D differ".to_owned());
         }
         let rounds = [ElementType::F16, ElementType::BF16, ElementType::F32].contains(&plan.accumulator);
-        self.rule(rounds, || format!("the accumulator is {}", plan.accumulator));
+        self.rule(rounds, || format!("rounding the accumulator to {} is not supported", plan.accumulator));
     }
 
     /// The operands with blocked scales. Each entry has a name, the number of scale matrices, rows and

@@ -1,4 +1,4 @@
-//! Derives from the ops what a kernel must write, and compares it with the plan.
+//! Derives the required outputs of a kernel from the ops, and compares them with the plan.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ impl Checker<'_> {
             let of = operation.operands.first().and_then(|operand| references.get(operand).copied());
             match (of, kind) {
                 (Some(of), Some(kind)) => expected.push(KernelOutput { of, kind }),
-                _ => self.shape(format!("{op} does not end an epilogue")),
+                _ => self.shape(format!("{op} is not a valid sink of the epilogue")),
             }
         }
         self.field("outputs", &plan.outputs, &expected);
@@ -100,7 +100,7 @@ impl Checker<'_> {
         let (plan, module) = (self.plan, self.module);
         let count = plan.written().count();
         self.rule((1..=rules.epilogue.max_outputs).contains(&count), || {
-            format!("{count} tensors are written")
+            format!("the number of written tensors is {count}")
         });
         let root = module.ops[plan.root].results[0];
         for output in &plan.outputs {
@@ -109,35 +109,43 @@ impl Checker<'_> {
                 EpilogueRef::Step(step) => plan.epilogue.get(step).map(|step| module.ops[step.op].results[0]),
                 EpilogueRef::Operand(_) => None,
             };
-            let Some(of) = of else { return self.shape("an output is made of nothing inside") };
+            let Some(of) = of else {
+                return self.shape("the source of an output is not a value of the kernel");
+            };
             let element = module.ty(of).element;
             match output.kind {
                 OutputKind::Value { .. } => {
                     let rule = rules.outputs.iter().find(|rule| rule.element == element);
-                    self.rule(rule.is_some(), || format!("a value may not be {element}"));
+                    self.rule(rule.is_some(), || format!("an output of type {element} is not supported"));
                     self.rule(rule.is_none_or(|rule| may_divide(&plan.n, rule.n_multiple)), || {
-                        format!("N does not fit a {element} value")
+                        format!("N is not aligned for a {element} output")
                     });
                 }
                 OutputKind::Quantized { scales, global, element: codes, block, .. } => {
-                    self.rule(is_arithmetic(element), || format!("{element} is not quantized"));
+                    self.rule(is_arithmetic(element), || format!("quantizing {element} is not supported"));
                     let rule = quantized_rule(rules, codes, module.ty(scales).element, block);
-                    self.rule(rule.is_some(), || format!("there is no {codes} output per {block}"));
+                    self.rule(rule.is_some(), || {
+                        format!("a {codes} output with one scale per {block} is not supported")
+                    });
                     self.rule(rule.is_none_or(|multiple| may_divide(&plan.n, multiple)), || {
-                        format!("N does not fit a {codes} output")
+                        format!("N is not aligned for a {codes} output")
                     });
                     let blocked = module.ty(scales).layout == Some(ScaleLayout::Blocked);
-                    self.rule(blocked, || "written scales are not blocked".to_owned());
+                    self.rule(blocked, || "the layout of written scales is not blocked".to_owned());
                     let scalar = global.and_then(|global| plan.operands.get(global)).is_none_or(|global| {
                         (global.shape, global.element) == (OperandShape::Scalar, ElementType::F32)
                     });
-                    self.rule(scalar, || "a global scale is no f32 scalar".to_owned());
+                    self.rule(scalar, || "a per-tensor scale is not an f32 scalar".to_owned());
                 }
                 OutputKind::Reduced { kind, .. } => {
-                    self.rule(rules.epilogue.reductions.contains(&kind), || format!("there is no {kind}"));
-                    self.rule(element == ElementType::F32, || format!("{element} is not reduced"));
+                    self.rule(rules.epilogue.reductions.contains(&kind), || {
+                        format!("the reduction {kind} is not supported")
+                    });
+                    self.rule(element == ElementType::F32, || format!("reducing {element} is not supported"));
                     let empty = known(&plan.m) == Some(0) || known(&plan.batch) == Some(0);
-                    self.rule(!empty || kind == ReduceKind::Amax, || format!("the {kind} of nothing"));
+                    self.rule(!empty || kind == ReduceKind::Amax, || {
+                        format!("the {kind} is over zero elements")
+                    });
                 }
             }
         }

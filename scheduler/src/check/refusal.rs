@@ -1,4 +1,4 @@
-//! Finds the reasons to refuse a `scaled_mma` that really hold.
+//! Finds the reasons to reject a `scaled_mma` that actually hold.
 
 use fourfold_ir::{
     BlockFormat, Capabilities, Dim, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands, dim_product,

@@ -88,7 +88,7 @@ fn op_kind(tables: &Tables, new: &Made) -> OpKind {
         }
         (Term::Compare(_), Some(Attribute::Predicate(predicate))) => OpKind::Compare(*predicate),
         (Term::Select(_), _) => OpKind::Select,
-        (term, _) => unreachable!("{term:?} is no op with its attributes"),
+        (term, _) => unreachable!("{term:?} is not an op with its attributes"),
     }
 }
 

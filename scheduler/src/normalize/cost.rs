@@ -1,7 +1,7 @@
 //! The cost of a term, including everything below it.
 //!
 //! Costs are compared field by field, in this order:
-//! 1. Multiplications that no kernel takes (`mma`).
+//! 1. Multiplications that have no kernel (`mma`).
 //! 2. Ops.
 //! 3. Elements that elementwise ops compute.
 //! 4. Bytes moved between ops.

@@ -68,7 +68,7 @@ impl Draft {
         Some((op, &self.module.ops[op].kind))
     }
 
-    /// Adds an op with a result of its own, called `name` or, if that name is taken, `name.2`, `name.3`, ….
+    /// Adds an op with a new result, called `name` or, if that name is in use, `name.2`, `name.3`, ….
     pub(crate) fn add(
         &mut self,
         kind: OpKind,

@@ -32,7 +32,7 @@ pub(crate) struct Made {
     pub(crate) operands: Vec<Option<Reference>>,
     /// Its type, in [`Tables::types`].
     pub(crate) ty: usize,
-    /// The op of the region whose result it now defines; `None` if it has a result of its own.
+    /// The op of the region whose result it now defines; `None` if it defines a new result.
     pub(crate) defines: Option<usize>,
     /// The ops of the region that it replaces.
     pub(crate) from: Vec<usize>,
@@ -210,7 +210,7 @@ impl<'a> Choice<'a> {
             term: term.clone(),
             attributes: attributes.iter().filter_map(|class| attribute(self.egraph, *class)).collect(),
             operands: operands.iter().map(|class| references.get(class).copied().flatten()).collect(),
-            ty: self.egraph[class].data.ty.expect("a term of the graph that is an op has a type"),
+            ty: self.egraph[class].data.ty.expect("an op in the graph has a type"),
             defines,
             from: from.into_iter().collect(),
             rules,

@@ -44,7 +44,7 @@ pub(crate) fn rebuild(draft: &mut Draft) -> Option<Rebuilt> {
     Some(Rebuilt { module, ops, values })
 }
 
-/// Takes the data of a value out of the draft.
+/// Moves the data of a value out of the draft.
 fn take(values: &mut Arena<Value, ValueData>, value: Value) -> ValueData {
     let data = &mut values[value];
     let empty = TensorType::new(Vec::new(), data.ty.element);

@@ -195,11 +195,11 @@ fn instantiate(left: &PatternAst<Term>, egraph: &Terms, subst: &Subst) -> Vec<Te
 
 /// Compiles a rule for egg.
 pub(crate) fn compile(position: usize, rule: &Rule) -> Rewrite<Term, Types> {
-    let left: Pattern<Term> = rule.left.parse().expect("the words of a rule are those of the language");
+    let left: Pattern<Term> = rule.left.parse().expect("a rule contains only words of the language");
     let applier = Logged { rule: position, left: left.ast.clone(), apply: rule.apply };
-    Rewrite::new(rule.name, left, applier).expect("an applier that names no variables binds none")
+    Rewrite::new(rule.name, left, applier).expect("an applier without variables binds none")
 }
 
 fn variable(name: &str) -> Var {
-    name.parse().expect("a variable is written ?name")
+    name.parse().expect("a variable has the form ?name")
 }

@@ -39,9 +39,9 @@ pub(crate) const RULES: &[Rule] = &[
         "mma-of-dequantized-is-scaled-mma",
         MMA_OF_DEQUANTIZED,
         |matched| products::scaled_mma(matched, |product| product.nvfp4 && !product.factors && product.wide),
-        "code · scale has 6 significant bits, so that no dequantized element was rounded; both sums are exact while \
-         K <= 1188, where f64 holds every partial sum of multiples of 2^-20 up to 2688². Beyond, the f64 sum of mma \
-         may be off by K·2^-53·Σ|a·b|, which is 2^-29 of what comparing two multiplications allows",
+        "code · scale has 6 significant bits, so no dequantized element was rounded. Both sums are exact while K <= \
+         1188, because f64 holds every partial sum of multiples of 2^-20 up to 2688². For larger K, the f64 sum of \
+         mma may be off by K·2^-53·Σ|a·b|, which is 2^-29 of the bound for comparing two multiplications",
     ),
     contract(
         "factors-of-dequantized-are-alpha",
@@ -55,15 +55,15 @@ pub(crate) const RULES: &[Rule] = &[
         "narrow-mma-is-scaled-mma",
         MMA_OF_DEQUANTIZED,
         |matched| products::scaled_mma(matched, |product| product.nvfp4 && !product.factors && !product.wide),
-        "the sum is rounded to f32 first and to the result type then, instead of once. Range: in f16, a sum that is \
+        "rounds the sum to f32 and then to the result type, instead of once. Range: in f16, a sum that is \
          less than 2^-8 from ±65520, where f16 overflows, may be rounded to either side",
     ),
     contract(
         "mma-of-mx-is-scaled-mma",
         MMA_OF_DEQUANTIZED,
         |matched| products::scaled_mma(matched, |product| !product.nvfp4),
-        "drops the range of code · 2^e, of which the dequantized type holds only a part, and with factors their \
-         roundings. Range: no code · 2^e · g overflows or is infinite, and with factors neither gA·gB nor the sum \
+        "drops the limited range that the dequantized type imposes on code · 2^e, and the roundings of factors if \
+         there are any. Range: no code · 2^e · g overflows or is infinite; with factors, neither gA·gB nor the sum \
          without them overflows or underflows",
     ),
     exact(
@@ -82,7 +82,7 @@ pub(crate) const RULES: &[Rule] = &[
         "factor-joins-dequantize",
         "(binary mul (dequantize f32 ?v ?c ?sc none) ?s)",
         products::factor_joins_dequantize,
-        "code · scale of NVFP4 is exact in f32, so that rn(rn(code · scale) · s) is rn(code · scale · s)",
+        "code · scale of NVFP4 is exact in f32, so rn(rn(code · scale) · s) is rn(code · scale · s)",
     ),
     exact(
         "factor-before-joins-dequantize",
@@ -100,7 +100,7 @@ pub(crate) const RULES: &[Rule] = &[
         "transposes-merge",
         "(transpose ?p (transpose ?q ?x))",
         moves::transposes_merge,
-        "elements are moved, and one permutation moves them to where two did",
+        "transposes only move elements, and one permutation has the effect of both",
     ),
     exact(
         "identity-transpose-vanishes",
@@ -122,7 +122,7 @@ pub(crate) const RULES: &[Rule] = &[
             let reshape = Term::Reshape([matched.get("?s"), matched.get("?x")]);
             vec![matched.add(reshape)]
         },
-        "the elements and their row-major order are those of x throughout",
+        "every reshape keeps the elements of x in row-major order",
     ),
     exact(
         "identity-reshape-vanishes",
@@ -161,13 +161,13 @@ pub(crate) const RULES: &[Rule] = &[
             let convert = Term::Convert([matched.get("?e"), x]);
             vec![matched.add(convert)]
         },
-        "the wider type holds every value of the narrower one, so that the second convert sees the value of x",
+        "the wider type represents every value of the narrower one, so the second convert reads the exact value of x",
     ),
     exact(
         "reshape-joins-dequantize",
         "(reshape ?s (dequantize ?e ?v ?c ?sc ?g))",
         moves::reshape_joins_dequantize,
-        "with the last extent kept, blocks stay whole, and linear scales lie in the order of their blocks",
+        "the last extent is kept, so blocks stay whole and linear scales keep the order of their blocks",
     ),
     exact("reshape-moves-behind-unary", "(unary ?k ?x)", moves::reshape_moves, ELEMENT_BY_ELEMENT),
     exact("reshape-moves-behind-clamp", "(clamp ?k ?x)", moves::reshape_moves, ELEMENT_BY_ELEMENT),
@@ -184,7 +184,7 @@ pub(crate) const RULES: &[Rule] = &[
             let back = matched.attribute(matched.get("?l")).map(layout_of) == Some(layout);
             if back { vec![x] } else { vec![] }
         },
-        "scales are moved there and back; the padding may differ, and consumers tolerate any",
+        "the second swizzle undoes the first; the padding may differ, and consumers tolerate any padding",
     ),
     exact(
         "max-with-zero-is-relu",
@@ -202,13 +202,13 @@ pub(crate) const RULES: &[Rule] = &[
         "min-of-max-is-clamp",
         "(binary min ?m ?h)",
         |matched| activations::clamp(matched, BinaryKind::Max),
-        "clamp is min(max(x, lo), hi); max gives x or lo, which the type holds, so that nothing is rounded between",
+        "clamp is min(max(x, lo), hi); max returns x or lo, which the type represents, so it rounds nothing",
     ),
     exact(
         "max-of-min-is-clamp",
         "(binary max ?m ?h)",
         |matched| activations::clamp(matched, BinaryKind::Min),
-        "with lo below hi, -0 being below +0, max(min(x, hi), lo) is x or the bound that x passed either way",
+        "if lo <= hi, with -0 < +0, both max(min(x, hi), lo) and clamp return x or the bound that x exceeds",
     ),
     contract(
         "sigmoid-written-with-div",
@@ -256,8 +256,8 @@ pub(crate) const RULES: &[Rule] = &[
     ),
 ];
 
-const ELEMENT_BY_ELEMENT: &str = "the op sees the same elements in the same order, beside the same elements of its \
-     other operands: those are one number, a row along the last axis, which the reshape keeps, or reshaped alike";
+const ELEMENT_BY_ELEMENT: &str = "the op combines the same elements in the same order: each other operand is one \
+     number, a row along the last axis, which the reshape keeps, or is reshaped in the same way";
 
 fn layout_of(attribute: Attribute) -> Option<ScaleLayout> {
     match attribute {

@@ -241,13 +241,12 @@ impl Applier<KernelTerm, Types> for Conditional {
 }
 
 fn rule(name: &str, from: &str, to: &str, conditions: Vec<Condition>) -> Rewrite<KernelTerm, Types> {
-    let parsed = |text: &str| {
-        text.parse::<Pattern<KernelTerm>>().expect("the words of a rule are those of the language")
-    };
+    let parsed =
+        |text: &str| text.parse::<Pattern<KernelTerm>>().expect("a rule contains only words of the language");
     Rewrite::new(name, parsed(from), Conditional { conditions, pattern: parsed(to) })
-        .expect("the right side of a rule has no variables but those of the left")
+        .expect("the right side of a rule has only variables of the left side")
 }
 
 fn variable(name: &str) -> Var {
-    name.parse().expect("a variable is written ?name")
+    name.parse().expect("a variable has the form ?name")
 }

@@ -355,7 +355,7 @@ fn shared_terms_are_written_once() {
     let mut nodes: RecExpr<KernelTerm> = ROOT.parse().expect("an expression");
     let mut terms = vec![Id::from(nodes.as_ref().len() - 1)];
     for _ in 0..40 {
-        let last = *terms.last().expect("there is the root");
+        let last = *terms.last().expect("the root is in the kernel");
         let function = nodes.add(KernelTerm::Attribute(Attribute::Binary(BinaryKind::Mul)));
         terms.push(nodes.add(KernelTerm::Binary([function, last, last])));
     }

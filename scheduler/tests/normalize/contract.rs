@@ -109,7 +109,7 @@ fn contract_rules(normalized: &Normalized) -> BTreeSet<&'static str> {
 #[track_caller]
 fn values(program: &Program, inputs: &HashMap<String, Tensor>) -> Vec<Tensor> {
     let bound = bind::bind(program, inputs).expect("the inputs fit");
-    interpret(program, &bound).expect("it is small")
+    interpret(program, &bound).expect("the program is small")
 }
 
 /// Checks that shared values have the same NaN and infinities, and that numbers are close in units of the
@@ -166,9 +166,11 @@ fn activations_are_nan_and_infinite_where_their_formulas_are() {
                     f64::from(f32::from_bits(random.bits() as u32)) * 2f64.powi(random.below(9) as i32 - 4)
                 });
                 let dims = vec![EXTENTS.0, EXTENTS.1];
-                let given = Tensor::from_f64(element, dims.clone(), None, &given).expect("as many values");
+                let given =
+                    Tensor::from_f64(element, dims.clone(), None, &given).expect("the number of values fits");
                 inputs.insert("given".to_owned(), given);
-                let all = Tensor::from_codes(ElementType::I1, dims, None, vec![1; count]).expect("as many");
+                let all = Tensor::from_codes(ElementType::I1, dims, None, vec![1; count])
+                    .expect("the number of codes fits");
                 inputs.insert("all".to_owned(), all);
                 check_pattern(&program, &contracted, &inputs, Some(2f64.powi(-7)));
             }
@@ -260,7 +262,7 @@ fn products_are_nan_and_infinite_where_those_of_dequantized_operands_are() {
                     tensor.to_codes().into_iter().map(|code| if code == 255 { code } else { code.min(most) });
                 let (dims, codes) = (tensor.dims().to_vec(), codes.collect());
                 let tensor = Tensor::from_codes(tensor.element(), dims, tensor.layout(), codes);
-                inputs.insert(name.to_owned(), tensor.expect("the same shape"));
+                inputs.insert(name.to_owned(), tensor.expect("the shape is unchanged"));
             }
             // Small elements vanish in f16.
             let close = (dequantized != "f16").then(|| 2f64.powi(-5));

@@ -49,7 +49,7 @@ fn a_hundred_thousand_ops_take_time_in_proportion_with_their_partition() {
     let capabilities = capabilities("sm_100a").expect("a target");
     // The least of several runs, because other tests run at the same time.
     let seconds = |layers: usize| {
-        let Ok(program) = verify(tower(layers)) else { panic!("it is valid") };
+        let Ok(program) = verify(tower(layers)) else { panic!("the program must be valid") };
         let run = || {
             let start = std::time::Instant::now();
             let normalized = normalize(&program, &NormalizeOptions { contract: true });
@@ -87,8 +87,8 @@ func @shared(
         source += &format!("  %t{step} = add %t{last}, %t{before} : tensor<[2, 12, 32], f32>\n");
     }
     source += &format!("  return %t{}\n}}\n", STEPS - 1);
-    let parsed = text::parse(&source).expect("it parses");
-    let Ok(program) = verify(parsed.module) else { panic!("it is valid") };
+    let parsed = text::parse(&source).expect("the program parses");
+    let Ok(program) = verify(parsed.module) else { panic!("the program must be valid") };
     let start = std::time::Instant::now();
     let normalized = normalize(&program, &NormalizeOptions::default());
     assert!(normalized.is_changed());
@@ -196,7 +196,7 @@ impl Graph {
         let flatten = batched && self.random.percent(60);
         let shape = self.builder.ty(a).shape.clone();
         let a = if flatten {
-            let rows = Dim::fixed(2).times(m).expect("it is small");
+            let rows = Dim::fixed(2).times(m).expect("the extent is small");
             self.reshape(a, vec![rows, Dim::fixed(k)])
         } else {
             a
@@ -260,7 +260,7 @@ impl Graph {
             value = self.factor(value);
         }
         if self.random.percent(15) {
-            let flat = fourfold_ir::dim_product(&shape).expect("it is small");
+            let flat = fourfold_ir::dim_product(&shape).expect("the extent is small");
             value = self.reshape(value, vec![flat]);
             value = self.reshape(value, shape.clone());
         }
@@ -386,6 +386,6 @@ fn what_is_normal_is_not_touched() {
     let sb = builder.input("sb", scales(24));
     let p = builder.scaled_mma("p", a, sa, b, sb, 16, ElementType::F32, ScaledMmaOptions::default());
     let y = builder.unary("y", UnaryKind::Gelu, p);
-    let Ok(program) = verify(builder.finish(&[y])) else { panic!("it is valid") };
+    let Ok(program) = verify(builder.finish(&[y])) else { panic!("the program must be valid") };
     assert!(!normalized(&program, true).is_changed());
 }

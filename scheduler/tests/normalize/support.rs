@@ -62,7 +62,7 @@ pub fn normalized(program: &Program, contract: bool) -> Normalized {
     let again = normalize(normalized.program(), &options);
     assert!(
         !again.is_changed(),
-        "a second time changed it again:\n{}",
+        "a second pass changed the program:\n{}",
         describe(normalized.program(), &again)
     );
     normalized
@@ -191,7 +191,7 @@ pub fn poisoned_inputs(program: &Program, seed: u64, symbols: &SymbolValues) -> 
             }
         }
         let tensor =
-            Tensor::from_codes(ty.element, dims, ty.layout, codes).expect("as many codes as elements");
+            Tensor::from_codes(ty.element, dims, ty.layout, codes).expect("the number of codes fits");
         inputs.insert(module.name_of(*input).to_owned(), tensor);
     }
     inputs
@@ -204,7 +204,7 @@ pub fn check_same_bits(program: &Program, normalized: &Normalized, seeds: u64, s
         let inputs = poisoned_inputs(program, seed, symbols);
         let evaluate = |program: &Program| {
             let bound = bind::bind(program, &inputs).expect("the inputs fit");
-            interpret(program, &bound).expect("it is small")
+            interpret(program, &bound).expect("the program is small")
         };
         let (before, after) = (evaluate(program), evaluate(normalized.program()));
         for value in program.module().values.keys() {

@@ -401,7 +401,8 @@ fn outputs_that_are_not_what_is_seen() {
             let correct = partition.clone();
             change(plan_mut(&mut partition, 1), op(&program, other));
             if partition != correct {
-                let errors = check(&program, &blackwell(), &partition).expect_err("it is another op");
+                let errors =
+                    check(&program, &blackwell(), &partition).expect_err("the plan names another op");
                 assert!(errors.iter().any(is_shape), "{errors:?}");
             }
         }
@@ -597,7 +598,7 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
     for decision in &mut partition.decisions {
         decision.rejection = Some(Rejection::new(KAlignment, "because"));
     }
-    let errors = check(&program, &blackwell(), &partition).expect_err("the target takes it");
+    let errors = check(&program, &blackwell(), &partition).expect_err("the target supports the op");
     let refusal = CheckError::Refusal { op: op(&program, "d"), found: KAlignment, holds: vec![] };
     assert!(errors.contains(&refusal), "{errors:?}");
 }

@@ -60,7 +60,7 @@ fn a_quantization_before_a_product_is_a_device_segment_and_one_behind_it_an_outp
         assert_eq!(
             reason.map(|reason| reason.code),
             Some(ReasonCode::NoScaledMmaProducer),
-            "it is in no kernel"
+            "the op is outside every kernel"
         );
     }
     let (_, partition) = of_target(around_a_product(), "cpu");
@@ -138,7 +138,7 @@ fn extents_that_no_launch_takes_are_the_fallback_s() {
         violated(&plan.constraints, &values).map(|rejection| (rejection.code, rejection.message))
     };
     assert_eq!((call(0), call(1), call((1 << 29) - 128)), (None, None, None));
-    let bytes = "the scales of the result take more than 2147483647 bytes; expected at most as many";
+    let bytes = "the scales of the result are too large; expected at most 2147483647 bytes";
     assert_eq!(call(1 << 29), Some((ReasonCode::ExtentRange, bytes.to_owned())));
     let extent = "M is 2147483648; expected at most 2147483647";
     assert_eq!(call(1 << 31), Some((ReasonCode::ExtentRange, extent.to_owned())));
@@ -186,7 +186,7 @@ fn the_checker_notices_whatever_is_wrong_with_a_device_segment() {
     assert!(check(&program, &cpu, &of_cpu).is_err());
     let mut silent = right;
     silent.decisions[0].rejection = None;
-    let errors = check(&program, &capabilities, &silent).expect_err("it has no reason");
+    let errors = check(&program, &capabilities, &silent).expect_err("the decision has no reason");
     assert!(matches!(errors[..], [CheckError::Reason { in_kernel: false, found: None, .. }]), "{errors:?}");
 }
 

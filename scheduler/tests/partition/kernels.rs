@@ -556,7 +556,7 @@ fn what_depends_on_the_kernel_by_another_path_cannot_be_its_operand() {
             1 fallback %soft = softmax; %z = add
               %y -> %z
             op2 in 1: unsupported_epilogue_op: %soft = softmax: the epilogue of %d = scaled_mma does not compute softmax; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select, block_quantize, reduce or convert
-            op3 in 1: value_escapes: %z = add: %soft is not there before the kernel of %d = scaled_mma, whose results are used by then; expected it from inputs or from what runs earlier
+            op3 in 1: value_escapes: %z = add: %soft is computed only after the kernel of %d = scaled_mma must have run; expected an input or the result of an earlier segment
         "#]],
     );
 }

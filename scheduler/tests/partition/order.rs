@@ -77,7 +77,7 @@ fn a_kernel_waits_for_a_bias_that_comes_from_a_later_kernel() {
             2 kernel nvfp4 1x37x72x96 f32 -> %y
                 %y = add(acc, row %sums f32) f32
               %first.a %first.sfa %first.b %first.sfb %sums -> %y
-            op2 in 1: unsupported_epilogue_op: %sums = reduce: the epilogue of %second = scaled_mma does not reduce by sum; expected amax or max
+            op2 in 1: unsupported_epilogue_op: %sums = reduce: the epilogue of %second = scaled_mma does not compute the reduction sum; expected amax or max
         "#]],
     );
 }
@@ -99,7 +99,7 @@ fn a_kernel_feeds_the_c_operand_of_another() {
     );
 }
 
-/// %x feeds two kernels, whose results meet, beside an op that depends on neither.
+/// %x feeds two kernels, whose results are combined. Another op depends on neither.
 fn diamond() -> Module {
     let mut builder = Builder::new("diamond");
     let x = builder.input("x", tensor(&[37, 96], F32));

@@ -165,10 +165,7 @@ fn scales_that_are_written_have_a_largest_size_and_a_maximum_needs_rows() {
     assert_eq!(call([1 << 15, 512, 32]), None);
     assert_eq!(
         call([1 << 15, 512, 128]),
-        refused(
-            ReasonCode::ExtentRange,
-            "the scales of D take more than 2147483647 bytes; expected at most as many"
-        )
+        refused(ReasonCode::ExtentRange, "the scales of D are too large; expected at most 2147483647 bytes")
     );
 }
 
@@ -324,7 +321,7 @@ fn kernels_that_use_each_other_twice_close_no_cycle() {
             2 fallback %soft = softmax; %z = mul
               %x %y -> %z
             op4 in 2: unsupported_epilogue_op: %soft = softmax: the epilogue of %second = scaled_mma does not compute softmax; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select, block_quantize, reduce or convert
-            op5 in 2: value_escapes: %z = mul: %soft is not there before the kernel of %first = scaled_mma, whose results are used by then; expected it from inputs or from what runs earlier
+            op5 in 2: value_escapes: %z = mul: %soft is computed only after the kernel of %first = scaled_mma must have run; expected an input or the result of an earlier segment
         "#]],
     );
 }

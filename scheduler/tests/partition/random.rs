@@ -44,7 +44,7 @@ fn random_module(seed: u64) -> Module {
     for step in 0..random.below(30) {
         let name = format!("x{step}");
         // Mostly the newest value, so that chains form.
-        let recent = *matrices.last().expect("there is one");
+        let recent = *matrices.last().expect("the list is not empty");
         let matrix = if random.below(4) == 0 { random.pick(&matrices) } else { recent };
         let result = match random.below(15) {
             0..=2 => {
@@ -95,7 +95,7 @@ fn random_module(seed: u64) -> Module {
         };
         matrices.push(result);
     }
-    let last = *matrices.last().expect("there is one");
+    let last = *matrices.last().expect("the list is not empty");
     let mut outputs = vec![last];
     if random.below(3) == 0 {
         let another = random.pick(&matrices);
@@ -154,15 +154,15 @@ fn every_op_of_a_random_program_gets_an_answer_that_the_checker_proves() {
     let counts = partition_many(&with_device());
     println!("{counts:?}");
     let Counts { kernels, steps, several, ends } = counts;
-    assert!(kernels > 800 && steps > 1000, "{kernels} kernels with {steps} steps test little");
+    assert!(kernels > 800 && steps > 1000, "{kernels} kernels with {steps} steps are too few");
     assert!(several > 200 && ends > 100, "{several} with several outputs, {ends} quantized or reduced");
 }
 
 #[test]
 fn so_on_targets_that_take_little() {
     let Counts { kernels, steps, .. } = partition_many(&narrow());
-    assert!(kernels > 40 && steps > 10, "{kernels} kernels with {steps} steps test little");
+    assert!(kernels > 40 && steps > 10, "{kernels} kernels with {steps} steps are too few");
     let Counts { kernels, steps, several, ends } = partition_many(&one_output());
-    assert!(kernels > 800 && steps > 300, "{kernels} kernels with {steps} steps test little");
+    assert!(kernels > 800 && steps > 300, "{kernels} kernels with {steps} steps are too few");
     assert_eq!((several, ends), (0, 0));
 }

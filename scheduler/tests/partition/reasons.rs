@@ -66,7 +66,9 @@ fn plain_mma_is_left_to_the_fallback() {
         Some(root(&Gemm::of(F32, 45, 72, 96))),
         builder.finish(&[sum]),
         ReasonCode::NotScaledMma,
-        expect!["%y = mma: plain mma is left alone; expected scaled_mma, whose operands have scales"],
+        expect![
+            "%y = mma: a plain mma never becomes a kernel; expected scaled_mma, whose operands have scales"
+        ],
     );
 }
 
@@ -138,7 +140,7 @@ fn what_a_target_lacks_stays_outside() {
     );
     let clamp = OpKind::Clamp { min: 0.0, max: 6.0 };
     assert_eq!(reason(followed(clamp.clone()), &blackwell(), "y"), None);
-    let (code, _) = reason(followed(clamp), &narrow(), "y").expect("it has no clamp");
+    let (code, _) = reason(followed(clamp), &narrow(), "y").expect("the target has no clamp");
     assert_eq!(code, ReasonCode::UnsupportedEpilogueOp);
 }
 
@@ -155,7 +157,7 @@ fn an_epilogue_has_a_largest_size() {
         Some(chain(32)),
         chain(33),
         ReasonCode::EpilogueLimit,
-        expect!["%y = relu: the epilogue of %d = scaled_mma has 32 steps; expected at most 32"],
+        expect!["%y = relu: the epilogue of %d = scaled_mma already has 32 steps; expected at most 32"],
     );
     let rows = |count: u64| {
         after(|builder, d| {
@@ -203,7 +205,7 @@ fn a_value_that_is_used_elsewhere_needs_room_among_the_outputs() {
         after(|builder, d| vec![d, relu(builder, d)]),
         ReasonCode::ValueEscapes,
         expect![
-            "%y = relu: %d is also returned by the program, so that the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
+            "%y = relu: %d is also returned by the program, so the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
         ],
     );
     let many = after(|builder, d| {
@@ -220,7 +222,7 @@ fn a_value_that_is_used_elsewhere_needs_room_among_the_outputs() {
         many,
         ReasonCode::ValueEscapes,
         expect![
-            "%y = relu: %d is also used by %s0 = softmax, used by %s1 = softmax, used by %s2 = softmax, used 4 times more, so that the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
+            "%y = relu: %d is also used by %s0 = softmax, used by %s1 = softmax, used by %s2 = softmax, used 4 more times, so the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
         ],
     );
     let twice = after(|builder, d| {
@@ -233,7 +235,7 @@ fn a_value_that_is_used_elsewhere_needs_room_among_the_outputs() {
         twice,
         ReasonCode::ValueEscapes,
         expect![
-            "%y = relu: %d is also used by %square = mul, so that the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
+            "%y = relu: %d is also used by %square = mul, so the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
         ],
     );
 }
@@ -248,7 +250,7 @@ fn padded_scales_are_not_flattened_over_a_batch() {
         batched(Dim::fixed(130), vec![]),
         ReasonCode::OperandLayout,
         expect![
-            "%y = scaled_mma: one B serves 3 matrices of M = 130 rows, each with padded scales; expected a B for each matrix, or M a multiple of 128 so that the scales of one matrix continue those of another"
+            "%y = scaled_mma: one B is shared by 3 matrices of M = 130 rows, whose scales are padded separately; expected a B for each matrix, or M a multiple of 128, which needs no padding"
         ],
     );
     assert_eq!(reason(batched(Dim::fixed(130), vec![Dim::fixed(3)]), &blackwell(), "y"), None);
@@ -265,7 +267,7 @@ fn a_batch_needs_kernels_that_walk_it() {
         Some(batched(1)),
         batched(3),
         ReasonCode::OperandLayout,
-        expect!["%y = scaled_mma: there are 3 matrices; expected one"],
+        expect!["%y = scaled_mma: the batch has 3 matrices; expected one"],
     );
 }
 
@@ -295,14 +297,14 @@ fn scales_must_be_of_a_standard_format() {
             F8E8M0FNU,
             16,
             expect![
-                "%y = scaled_mma: the scales are f8E8M0FNU per 16; expected f8E4M3FN per 16 under FP4 on both sides, or f8E8M0FNU per 32"
+                "%y = scaled_mma: the scales are f8E8M0FNU per 16; expected f8E4M3FN per 16 for FP4 A and B, or f8E8M0FNU per 32"
             ],
         ),
         (
             F8E4M3FN,
             32,
             expect![
-                "%y = scaled_mma: the scales are f8E4M3FN per 32; expected f8E4M3FN per 16 under FP4 on both sides, or f8E8M0FNU per 32"
+                "%y = scaled_mma: the scales are f8E4M3FN per 32; expected f8E4M3FN per 16 for FP4 A and B, or f8E8M0FNU per 32"
             ],
         ),
     ] {
@@ -407,7 +409,7 @@ fn the_grid_of_a_launch_has_a_range() {
         ReasonCode::ExtentRange,
         expect!["%y = scaled_mma: D has 640 tiles of 32x16; expected at most 600"],
     );
-    // Many matrices that share one B are flattened into one, whose tiles lie along x.
+    // Many matrices that share one B are flattened into one, whose tiles extend along x.
     let flat = Gemm { batch: vec![Dim::fixed(65_536)], ..Gemm::of(F32, 128, 72, 96) };
     assert_eq!(reason(root(&flat), &blackwell(), "y"), None);
 }
@@ -436,9 +438,7 @@ fn the_target_must_have_the_format() {
         None,
         root(&Gemm::of(F32, 45, 72, 96)),
         ReasonCode::TargetLacksFormat,
-        expect![
-            "%y = scaled_mma: the operands are nvfp4; expected a format of sm_99a, which has no format yet"
-        ],
+        expect!["%y = scaled_mma: the operands are nvfp4; expected a format of sm_99a, which has no formats"],
     );
 }
 
@@ -488,7 +488,7 @@ fn c_has_the_types_that_kernels_read() {
         Some(with_c(F32)),
         with_c(BF16),
         ReasonCode::OutputDtype,
-        expect!["%y = scaled_mma: C, %c, is bf16; expected f32"],
+        expect!["%y = scaled_mma: C (%c) is bf16; expected f32"],
     );
 }
 
@@ -506,7 +506,7 @@ fn operands_lie_beside_the_result_in_one_of_four_ways() {
         add_of_type(tensor(&[3, 45, 72], F32)),
         ReasonCode::OperandShape,
         expect![
-            "%y = add: the result is tensor<[3, 45, 72], f32>, while that of the kernel is tensor<[45, 72], f32>; expected its shape"
+            "%y = add: the result is tensor<[3, 45, 72], f32>; expected the shape of the kernel's result, tensor<[45, 72], f32>"
         ],
     );
     assert_eq!(
@@ -545,7 +545,7 @@ fn a_vector_for_some_axes_of_a_batch_is_no_operand() {
         assert_eq!(reason(added(dims), &blackwell(), "y"), None, "{dims:?}");
     }
     for dims in [&[3, 1, 1][..], &[45, 1], &[1, 45, 72], &[45, 72]] {
-        let (code, _) = reason(added(dims), &blackwell(), "y").expect("it is no operand");
+        let (code, _) = reason(added(dims), &blackwell(), "y").expect("the shape is not an operand shape");
         assert_eq!(code, ReasonCode::OperandShape, "{dims:?}");
     }
     near_miss(
@@ -585,7 +585,7 @@ fn nothing_is_planned_for_the_cpu() {
         None,
         root(&Gemm::of(F32, 45, 72, 96)),
         ReasonCode::CpuTarget,
-        expect!["%y = scaled_mma: the target is cpu; expected one that has kernels"],
+        expect!["%y = scaled_mma: the target cpu has no kernels; expected a GPU target"],
     );
 }
 
@@ -602,7 +602,7 @@ fn of_several_kernels_the_one_that_was_closest_gives_the_reason() {
         builder.finish(&[d, y]),
         ReasonCode::ValueEscapes,
         expect![
-            "%y = add: %d is also returned by the program, so that the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
+            "%y = add: %d is also returned by the program, so the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
         ],
     );
 }
@@ -615,6 +615,6 @@ fn the_scales_of_an_operand_have_a_largest_size() {
         Some(root(&Gemm::of(BF16, 2048, 48, 4096))),
         root(&Gemm::of(BF16, 4096, 48, 4096)),
         ReasonCode::ExtentRange,
-        expect!["%y = scaled_mma: the scales of A take more than 524288 bytes; expected at most as many"],
+        expect!["%y = scaled_mma: the scales of A are too large; expected at most 524288 bytes"],
     );
 }

@@ -14,7 +14,7 @@ use fourfold_scheduler::{
     SegmentKind, check, partition,
 };
 
-/// A `scaled_mma` with inputs of its own, NVFP4 by default.
+/// A `scaled_mma` with its own inputs, NVFP4 by default.
 #[derive(Clone)]
 pub struct Gemm {
     pub batch: Vec<Dim>,

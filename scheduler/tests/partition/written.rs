@@ -53,7 +53,7 @@ fn a_kernel_writes_only_so_many_tensors() {
         gated(false),
         ReasonCode::ValueEscapes,
         expect![
-            "%y = sigmoid: %d is also used by %scaled = silu, so that the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
+            "%y = sigmoid: %d is also used by %scaled = silu, so the kernel of %d = scaled_mma would write 2 tensors; expected at most 1"
         ],
     );
     let branches = |count: usize| {
@@ -70,7 +70,7 @@ fn a_kernel_writes_only_so_many_tensors() {
         branches(5),
         ReasonCode::ValueEscapes,
         expect![
-            "%y = relu: %d is also used by %8 = rsqrt, so that the kernel of %d = scaled_mma would write 5 tensors; expected at most 4"
+            "%y = relu: %d is also used by %8 = rsqrt, so the kernel of %d = scaled_mma would write 5 tensors; expected at most 4"
         ],
     );
     // Codes and their scales are two tensors.
@@ -148,10 +148,8 @@ fn blocks_have_a_format_a_rule_for_n_and_a_largest_size() {
     small.formats[0].max_scale_bytes -= 1;
     let (code, message) = large(&small).expect("the scales are too large");
     assert_eq!(code, ReasonCode::ExtentRange);
-    expect![
-        "%y, %y.s = block_quantize: the scales of D take more than 16383 bytes; expected at most as many"
-    ]
-    .assert_eq(&message);
+    expect!["%y, %y.s = block_quantize: the scales of D are too large; expected at most 16383 bytes"]
+        .assert_eq(&message);
 }
 
 #[test]
@@ -170,7 +168,7 @@ fn a_global_scale_is_a_scalar_that_is_there_before() {
         quantized(true),
         ReasonCode::UnsupportedEpilogueOp,
         expect![
-            "%y, %y.s = block_quantize: %g is complete only after the kernel of %d = scaled_mma; expected a value of its epilogue"
+            "%y, %y.s = block_quantize: %g is complete only after the kernel of %d = scaled_mma; expected a value inside its epilogue"
         ],
     );
 }
@@ -191,7 +189,9 @@ fn reductions_have_kinds_axes_and_an_element_type() {
         None,
         reduced(Sum, &[1]),
         unsupported,
-        expect!["%y = reduce: the epilogue of %d = scaled_mma does not reduce by sum; expected amax or max"],
+        expect![
+            "%y = reduce: the epilogue of %d = scaled_mma does not compute the reduction sum; expected amax or max"
+        ],
     );
     let narrow_sum = after(|builder, d| {
         let narrow = builder.convert("narrow", d, BF16);
@@ -218,7 +218,7 @@ fn reductions_have_kinds_axes_and_an_element_type() {
         batched(&[1], 45),
         unsupported,
         expect![
-            "%y = reduce: the epilogue of %d = scaled_mma does not reduce along these axes; expected all of them, all but the last, or the last"
+            "%y = reduce: the epilogue of %d = scaled_mma does not reduce along these axes; expected all axes, all but the last, or only the last"
         ],
     );
     for axes in [&[2][..], &[0, 1, 2]] {
@@ -229,7 +229,7 @@ fn reductions_have_kinds_axes_and_an_element_type() {
         None,
         batched(&[2], 0),
         ReasonCode::ExtentRange,
-        expect!["%y = reduce: there are no rows to reduce; expected at least 1"],
+        expect!["%y = reduce: the reduction is over zero rows; expected at least 1"],
     );
 }
 
@@ -245,7 +245,7 @@ fn what_is_complete_only_after_a_kernel_is_not_used_in_it() {
         normalized,
         ReasonCode::UnsupportedEpilogueOp,
         expect![
-            "%y = div: %amax is complete only after the kernel of %d = scaled_mma; expected a value of its epilogue"
+            "%y = div: %amax is complete only after the kernel of %d = scaled_mma; expected a value inside its epilogue"
         ],
     );
     let around = after(|builder, d| {
@@ -258,7 +258,7 @@ fn what_is_complete_only_after_a_kernel_is_not_used_in_it() {
         around,
         ReasonCode::ValueEscapes,
         expect![
-            "%y = mul: %soft is not there before the kernel of %d = scaled_mma, whose results are used by then; expected it from inputs or from what runs earlier"
+            "%y = mul: %soft is computed only after the kernel of %d = scaled_mma must have run; expected an input or the result of an earlier segment"
         ],
     );
 }

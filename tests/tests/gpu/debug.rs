@@ -11,10 +11,10 @@ use fourfold_tests::repository;
 
 use super::compile_options;
 
-/// In debug mode, with poisoned outputs and workspaces, a kernel is right and its launch is described. Its bundle
+/// In debug mode, with poisoned outputs and workspaces, a kernel is correct and its launch is described. Its bundle
 /// replays with the same bits, in debug mode again.
 pub fn debug_mode() -> Result<()> {
-    // In debug mode, CUTLASS's host code prints on the standard output.
+    // In debug mode, CUTLASS's host code prints to the standard output.
     let _kept = stdout_on_stderr()?;
     let options = ReplayOptions { compile: compile_options().debug(true), ..ReplayOptions::default() };
     let folder = tempfile::tempdir()?;
@@ -29,12 +29,12 @@ pub fn debug_mode() -> Result<()> {
     let command = fs::read_to_string(written.folder.join("kernels/0/command.txt"))?;
     ensure!(command.contains("-lineinfo"), "{command}");
 
-    // Only the device is given; the bundle records the debug mode.
+    // The options leave out the debug mode, because the bundle records it.
     let usual = ReplayOptions { compile: compile_options(), ..ReplayOptions::default() };
     let again = replay(&written.folder, &usual, &told)?;
     check(&again)?;
     let recorded: Vec<_> = again.outputs.iter().filter(|output| output.expected == "recorded").collect();
-    ensure!(!recorded.is_empty(), "nothing was compared with the bundle");
+    ensure!(!recorded.is_empty(), "no output was compared with the bundle");
     for output in recorded {
         ensure!(output.ok && output.rule == "bit-equal", "{}: {}", output.name, output.rule);
     }
@@ -43,7 +43,7 @@ pub fn debug_mode() -> Result<()> {
 
 fn check(report: &Report) -> Result<()> {
     ensure!(report.ok && report.kernels == 1 && report.ran_kernels == 1, "{report}");
-    let launch = report.segments[0].launch.as_ref().context("its launch is not described")?;
+    let launch = report.segments[0].launch.as_ref().context("the report does not describe the launch")?;
     eprintln!("{launch}");
     for argument in &launch.arguments {
         ensure!(argument.address != 0 && argument.bytes <= argument.capacity, "{argument:?}");
@@ -51,6 +51,6 @@ fn check(report: &Report) -> Result<()> {
         ensure!(argument.alignment >= needed, "{argument:?}");
         ensure!(argument.poison == argument.written.then_some(0xFF), "{argument:?}");
     }
-    ensure!(launch.arguments.iter().any(|argument| argument.written), "it writes nothing");
+    ensure!(launch.arguments.iter().any(|argument| argument.written), "the launch writes no argument");
     Ok(())
 }

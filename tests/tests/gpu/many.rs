@@ -1,4 +1,4 @@
-//! Many launches: a graph replayed with other data and other addresses, and two GPUs at once.
+//! Many launches: a graph replayed with other data and other addresses, and concurrent use of two GPUs.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -54,7 +54,7 @@ fn variants(program: &Program, count: u64) -> Result<(SymbolValues, Vec<Variant>
         let values = interpret(program, &bound)?;
         let outputs: Vec<Tensor> = module.outputs.iter().map(|value| values[value.index()].clone()).collect();
         let is_new = variants.iter().all(|variant| variant.outputs[0] != outputs[0]);
-        ensure!(is_new, "seed {seed} gives nothing new");
+        ensure!(is_new, "seed {seed} repeats outputs");
         variants
             .push(Variant { inputs: bound.inputs.iter().map(|tensor| (*tensor).clone()).collect(), outputs });
         symbols = Some(bound.symbols.clone());
@@ -213,12 +213,12 @@ impl<'a> Side<'a> {
 
 pub fn two_devices() -> Result<Completion> {
     let gpus = discover()?;
-    let backend = backend().context("there is no GPU")?;
-    let own = backend.gpu().context("there is no GPU")?;
+    let backend = backend().context("no GPU found")?;
+    let own = backend.gpu().context("no GPU found")?;
     let Some(other) = gpus.iter().find(|gpu| gpu.ordinal != own.ordinal && gpu.target() == own.target())
     else {
         let target = own.target().unwrap_or("any target");
-        return Ok(Completion::ignored_with(format!("there is one GPU of {target}, and two are needed")));
+        return Ok(Completion::ignored_with(format!("found one GPU of {target}, but the test needs two")));
     };
     let compiled = compile(CHAIN)?;
     let first = compiled.machine().context("a machine")?;
@@ -287,7 +287,7 @@ fn as_graphs(sides: &mut [Side<'_>; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Two threads: each with a device of its own, then both with both.
+/// Two threads: first each with its own device, then both with both devices.
 fn in_threads(mut sides: [Side<'_>; 2]) -> Result<()> {
     thread::scope(|scope| {
         let threads: Vec<_> = sides
@@ -345,6 +345,6 @@ fn second_backend(on_first: &Compiled, ordinal: usize) -> Result<()> {
     let output = program.module().outputs[0];
     let want = interpret(program, &bound)?.swap_remove(output.index()).to_f64();
     let got = run.value(output).context("an output")?.to_f64();
-    ensure!(got == want, "a run on the second device gives something else");
+    ensure!(got == want, "a run on the second device gives another result");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Holds the absences that docs/internals/architecture.md states, and a few rules of the project.
+//! Checks the absences that docs/internals/architecture.md states, and a few rules of the project.
 
 mod modules;
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fourfold_tests::repository;
 
-/// A crate, the crates of ours that it may use, and words that its sources must not contain.
+/// A crate, the workspace crates that it may use, and words that its sources must not contain.
 struct Rule {
     folder: &'static str,
     may_use: &'static [&'static str],
@@ -14,15 +14,15 @@ struct Rule {
 }
 
 const IO: [(&str, &str); 6] = [
-    ("std::fs", "files are the executor's"),
-    ("std::io", "I/O is the executor's"),
-    ("std::net", "nothing uses the network"),
-    ("std::process", "processes are the executor's"),
-    ("std::env", "the environment is the executor's"),
-    ("std::time", "the same arguments give the same result"),
+    ("std::fs", "only the executor accesses files"),
+    ("std::io", "only the executor does I/O"),
+    ("std::net", "no crate uses the network"),
+    ("std::process", "only the executor starts processes"),
+    ("std::env", "only the executor reads the environment"),
+    ("std::time", "results depend on the arguments only"),
 ];
 
-/// Returns the members of the workspace, with the root package as `.`.
+/// The members of the workspace, with the root package as `.`.
 const PACKAGES: [&str; 10] =
     [".", "ir", "scheduler", "codegen", "executor", "tuner", "cli", "tests", "examples/embed", "bench"];
 
@@ -31,22 +31,25 @@ fn rules() -> Vec<Rule> {
         Rule {
             folder: "ir",
             may_use: &[],
-            absent: &[("cudarc", "the IR knows no GPU"), ("CUTLASS", "nor its kernels")],
+            absent: &[
+                ("cudarc", "the IR is independent of GPUs"),
+                ("CUTLASS", "the IR is independent of kernels"),
+            ],
         },
         Rule {
             folder: "scheduler",
             may_use: &["fourfold-ir"],
             absent: &[
-                ("cutlass", "targets are plain capabilities here"),
-                ("CUTLASS", "targets are plain capabilities here"),
-                ("cuda", "targets are plain capabilities here"),
-                ("CUDA", "targets are plain capabilities here"),
+                ("cutlass", "the scheduler knows targets only by their capabilities"),
+                ("CUTLASS", "the scheduler knows targets only by their capabilities"),
+                ("cuda", "the scheduler knows targets only by their capabilities"),
+                ("CUDA", "the scheduler knows targets only by their capabilities"),
             ],
         },
         Rule {
             folder: "codegen",
             may_use: &["fourfold-ir", "fourfold-scheduler"],
-            absent: &[("cudarc", "codegen knows no device")],
+            absent: &[("cudarc", "codegen does not access devices")],
         },
         Rule {
             folder: "executor",
@@ -219,10 +222,10 @@ fn stated_absences_hold() {
             let source = read(&file);
             let source = without_tests(&file, &source);
             for (word, why) in rule.absent {
-                assert!(!source.contains(word), "{} says `{word}`: {why}", file.display());
+                assert!(!source.contains(word), "{} contains `{word}`: {why}", file.display());
             }
             let members = std_members(source);
-            let hidden = ["std as", "std::self", "std::*"].map(|how| (how, "as it hides what follows"));
+            let hidden = ["std as", "std::self", "std::*"].map(|how| (how, "it hides the imported members"));
             for (member, why) in io.iter().chain(&hidden) {
                 assert!(
                     !members.iter().any(|used| used == member),
@@ -241,7 +244,7 @@ fn the_facade_and_the_command_line_open_no_files() {
         ["src", "cli/src"].iter().flat_map(|folder| rust_files(&repository().join(folder))).collect();
     assert!(
         files.iter().any(|file| file.ends_with("bin/fourfold/main.rs")),
-        "the command line is among them"
+        "the list includes the command line"
     );
     for file in files {
         let source = read(&file);
@@ -249,7 +252,7 @@ fn the_facade_and_the_command_line_open_no_files() {
         for member in ["std::fs", "std::net", "std as", "std::self", "std::*"] {
             assert!(
                 !members.iter().any(|used| used == member),
-                "{} uses `{member}`: files are the executor's",
+                "{} uses `{member}`: only the executor accesses files",
                 file.display()
             );
         }
@@ -304,11 +307,14 @@ fn only_the_executor_has_unsafe_code() {
         assert_eq!(
             source.contains(&allow),
             allowed.contains(&file),
-            "{} allows unsafe code exactly where it must",
+            "{} must allow unsafe code exactly if it is in the list",
             file.display()
         );
     }
-    assert!(read(&allowed[0]).contains(&format!("#![{allow}, reason = ")), "and says why");
+    assert!(
+        read(&allowed[0]).contains(&format!("#![{allow}, reason = ")),
+        "the executor allows unsafe code without a reason"
+    );
 }
 
 #[test]
@@ -346,12 +352,12 @@ fn every_source_says_what_it_is_for_and_fits_a_screenful_of_screens() {
     for file in all_rust_files() {
         let source = read(&file);
         assert!(source.starts_with("//!"), "{} begins with `//!`", file.display());
-        assert!(source.lines().count() <= MOST_LINES, "{} is longer than {MOST_LINES} lines", file.display());
+        assert!(source.lines().count() <= MOST_LINES, "{} has more than {MOST_LINES} lines", file.display());
         for (number, line) in source.lines().enumerate() {
             // The text of a rendered error, pinned in a test, may end in spaces.
             assert!(
                 line.trim_end() == line || is_test(&file),
-                "{}:{} has trailing space",
+                "{}:{} has trailing white space",
                 file.display(),
                 number + 1
             );
@@ -385,7 +391,7 @@ fn every_workspace_dependency_is_used() {
         })
         .collect();
     for name in declared.keys() {
-        assert!(used.contains(name), "{name} is declared and not used");
+        assert!(used.contains(name), "{name} is declared, but not used");
     }
 }
 
@@ -399,9 +405,5 @@ fn no_crate_has_a_cycle_of_modules() {
         let read = modules::Crate::read(&repository().join(&root)).unwrap_or_else(|error| panic!("{error}"));
         cycles.extend(read.cycles().into_iter().map(|cycle| format!("{root}, {cycle}")));
     }
-    assert!(
-        cycles.is_empty(),
-        "modules that use each other, directly or through others:\n{}",
-        cycles.join("\n")
-    );
+    assert!(cycles.is_empty(), "cycles of modules:\n{}", cycles.join("\n"));
 }

@@ -316,7 +316,7 @@ mod tests {
             fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
             fs::write(file, text).expect("a file");
         }
-        Crate::read(&folder.path().join("lib.rs")).expect("it is well-formed").cycles()
+        Crate::read(&folder.path().join("lib.rs")).expect("the sources parse").cycles()
     }
 
     #[test]

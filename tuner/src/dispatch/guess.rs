@@ -56,7 +56,7 @@ pub(super) fn estimates(measured: Measured<'_>, processors: u32) -> Vec<Option<E
         };
         measured.kernels.iter().enumerate().map(one).collect()
     };
-    // Start-up times are similar for all kernels: a kernel with too few measurements gets the median of the others.
+    // Start-up times are similar for all kernels, so a kernel with too few measurements uses the median of the others.
     let alone = all(None);
     let sure = alone.iter().flatten().filter(|it| it.residuals.len() > TERMS);
     let mut begins: Vec<f64> = sure.map(|it| it.coefficients[0]).filter(|begin| *begin > 0.0).collect();

@@ -36,20 +36,20 @@ fn hopper(tile: [u32; 2], cluster: u32) -> Kernel {
 fn takes(kernel: &Kernel, problem: &Problem) -> Result<(), String> {
     let Problem { m, n, k, .. } = *problem;
     if !k.is_multiple_of(32) {
-        return Err(format!("K = {k} is no multiple of 32"));
+        return Err(format!("K = {k} is not a multiple of 32"));
     }
     if !n.is_multiple_of(8) {
-        return Err(format!("N = {n} is no multiple of 8"));
+        return Err(format!("N = {n} is not a multiple of 8"));
     }
     if [m, n].into_iter().any(|rows| rows.next_multiple_of(128) * k / 16 > i32::MAX as u64) {
-        return Err("the scales are too many".to_owned());
+        return Err("the scales are too large".to_owned());
     }
     match kernel {
         Kernel::Hopper(it) if it.tile().is_small_m() && m > u64::from(it.tile[0]) => {
-            Err(format!("M = {m} is more"))
+            Err(format!("M = {m} exceeds {}", it.tile[0]))
         }
         Kernel::Hopper(it) if it.tile().is_small_m() && k > u64::from(it.tile().max_k()) => {
-            Err(format!("K = {k} is more"))
+            Err(format!("K = {k} exceeds the shared memory"))
         }
         _ => Ok(()),
     }
@@ -117,7 +117,7 @@ fn a_learnt_table_gives_what_was_measured_a_kernel_within_the_margin() {
     for (target, kernels, problems, options) in cases() {
         let times = times(&problems, &kernels);
         let measured = Measured { problems: &problems, kernels: &kernels, times: &times };
-        let learnt = learn(subject(target), measured, &takes, options).expect("it can be learnt");
+        let learnt = learn(subject(target), measured, &takes, options).expect("a table covers every problem");
         let table = &learnt.table;
         assert!(table.rules.len() < problems.len() / 2, "{} rules", table.rules.len());
         assert!(learnt.mean_loss <= options.margin && learnt.worst.expect("a problem").1 <= options.margin);
@@ -125,13 +125,13 @@ fn a_learnt_table_gives_what_was_measured_a_kernel_within_the_margin() {
             let pick = table.pick(extents(problem), CutlassVersion::PINNED);
             let kernel = kernels.iter().position(|kernel| kernel == pick.kernel).expect("one of the kernels");
             let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-            let time = times[kernel].expect("it takes the problem");
+            let time = times[kernel].expect("the kernel has a time for the problem");
             assert!(time <= best * (1.0 + options.margin), "{problem}: {time} {best}");
         }
         assert_eq!(table.check(CutlassVersion::PINNED), Ok(()));
-        let text = Tables { tables: vec![table.clone()] }.to_text().expect("it can be written");
+        let text = Tables { tables: vec![table.clone()] }.to_text().expect("the table can be written");
         assert_eq!(
-            Tables::parse(&text).expect("it can be read").tables,
+            Tables::parse(&text).expect("the table can be parsed").tables,
             std::slice::from_ref(table),
             "{text}"
         );
@@ -145,7 +145,8 @@ fn what_was_not_measured_loses_little_where_cost_is_made_up() {
     for (target, kernels, problems, options) in cases() {
         let times = times(&problems, &kernels);
         let measured = Measured { problems: &problems, kernels: &kernels, times: &times };
-        let table = learn(subject(target), measured, &takes, options).expect("it can be learnt").table;
+        let table =
+            learn(subject(target), measured, &takes, options).expect("a table covers every problem").table;
         let mut random = Random(7);
         let mut losses: Vec<f64> = (0..4000)
             .map(|_| {
@@ -171,7 +172,9 @@ fn every_random_shape_gets_a_kernel_that_takes_it_or_none_of_the_table_does() {
     for (target, kernels, problems, options) in cases() {
         let times = times(&problems, &kernels);
         let measured = Measured { problems: &problems, kernels: &kernels, times: &times };
-        tables.push(learn(subject(target), measured, &takes, options).expect("it can be learnt").table);
+        tables.push(
+            learn(subject(target), measured, &takes, options).expect("a table covers every problem").table,
+        );
     }
     for table in tables {
         let mut random = Random(11);
@@ -199,19 +202,20 @@ fn a_small_m_kernel_is_given_as_much_as_it_takes_and_a_gap_is_found() {
     let times = times(&problems, &kernels);
     let measured = Measured { problems: &problems, kernels: &kernels, times: &times };
     let options = LearnOptions { counts_tiles: false, ..LearnOptions::default() };
-    let mut table = learn(subject("sm_90a"), measured, &takes, options).expect("it can be learnt").table;
+    let mut table =
+        learn(subject("sm_90a"), measured, &takes, options).expect("a table covers every problem").table;
     assert_eq!(table.default.kernel, kernels[1]);
     let bounds: Vec<_> =
         table.rules.iter().map(|rule| (rule.kernel, rule.when.m.and_then(|it| it.max))).collect();
     assert_eq!(bounds, [(kernels[0], Some(8))], "the limit of the kernel, not the mean of 5 and 256");
-    assert_eq!(table.rules[0].when.k.and_then(|it| it.max), Some(8 * 4096), "nor more of K");
-    let Some(Rule { when, .. }) = table.rules.first_mut() else { panic!("it has a rule") };
+    assert_eq!(table.rules[0].when.k.and_then(|it| it.max), Some(8 * 4096), "the limit of K is the kernel's");
+    let Some(Rule { when, .. }) = table.rules.first_mut() else { panic!("the table has a rule") };
     when.m = Some(fourfold_codegen::dispatch::Bounds::up_to(9));
     let nine = [Problem::new(9, 4096, 4096)];
-    let gap = check_total(&table, CutlassVersion::PINNED, &takes, nine).expect_err("it is beyond the tile");
+    let gap = check_total(&table, CutlassVersion::PINNED, &takes, nine).expect_err("M is beyond the tile");
     assert_eq!(
         gap.to_string(),
-        "9x4096x4096 gets { tile = [8, 128] } (rule 1), which does not support it: M = 9 is more"
+        "the table assigns 9x4096x4096 to { tile = [8, 128] } (rule 1), which does not support it: M = 9 exceeds 8"
     );
     assert!(Tile::new(8, 128).is_small_m());
 }
@@ -222,7 +226,8 @@ fn what_cannot_be_learnt_is_refused_with_what_to_do() {
     let problems = grid(&[1], &[4096], &[4096]);
     let refuse = |kernels: &[Kernel], times: &[Vec<Option<f64>>]| {
         let measured = Measured { problems: &problems, kernels, times };
-        learn(subject("sm_90a"), measured, &takes, LearnOptions::default()).expect_err("it cannot be")
+        learn(subject("sm_90a"), measured, &takes, LearnOptions::default())
+            .expect_err("no table covers every problem")
     };
     // Another kernel supports the problems that the small-M kernel does not.
     let both = [small_m[0], hopper([16, 128], 0)];
@@ -293,17 +298,19 @@ fn known(times: &[f64; 5]) -> Vec<Option<f64>> {
     times.iter().map(|time| Some(*time).filter(|time| *time > 0.0)).collect()
 }
 
-/// The fraction of the best kernel's speed that each of `asked` gets from the table learnt from `measured`.
+/// For each of `asked`, the fraction of the best kernel's speed under the table learnt from `measured`.
 fn shares(measured: &[Timed], asked: &[Timed], processors: Option<u32>) -> Vec<f64> {
     let kernels = TIMED.map(|(tile, cluster)| hopper(tile, cluster));
     let problems: Vec<Weighted> = measured.iter().map(weighted).collect();
     let times: Vec<Vec<Option<f64>>> = measured.iter().map(|(_, times)| known(times)).collect();
     let options = LearnOptions { counts_tiles: false, processors, ..LearnOptions::default() };
     let measured = Measured { problems: &problems, kernels: &kernels, times: &times };
-    let table = learn(subject("sm_90a"), measured, &takes, options).expect("it can be learnt").table;
+    let table =
+        learn(subject("sm_90a"), measured, &takes, options).expect("a table covers every problem").table;
     let share = |timed: &Timed| {
         let picked = table.pick(extents(&weighted(timed).problem), CutlassVersion::PINNED).kernel;
-        let picked = kernels.iter().position(|kernel| kernel == picked).expect("it is one of them");
+        let picked =
+            kernels.iter().position(|kernel| kernel == picked).expect("the table names one of the kernels");
         let times = known(&timed.1);
         let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
         times[picked].map_or(0.0, |time| best / time)
@@ -363,12 +370,12 @@ fn guesses_from_twelve_problems_of_an_h200_are_near_what_six_others_take() {
         let problem = weighted(timed).problem;
         for (estimate, time) in estimates.iter().zip(known(&timed.1)) {
             let Some(time) = time else { continue };
-            off.push((estimate.as_ref().expect("it was measured").time(&problem) / time - 1.0).abs());
+            off.push((estimate.as_ref().expect("the kernel was measured").time(&problem) / time - 1.0).abs());
         }
     }
     off.sort_by(f64::total_cmp);
     // The largest error is at a time of 8.5 us, of a kernel whose four measurements are 14.5 to 33.7 us.
-    let [.., third, _, most] = off[..] else { panic!("there are many") };
+    let [.., third, _, most] = off[..] else { panic!("there are more than twenty estimates") };
     let mean = off.iter().sum::<f64>() / off.len() as f64;
     assert!(mean < 0.04 && third < 0.05 && most < 0.21, "{off:?}");
 }

@@ -75,7 +75,7 @@ pub(super) struct Tree<'a> {
     total_weight: f64,
 }
 
-/// Extents at which constraints are probed, besides the bounds: small, large, and not multiples of a tile.
+/// Extents at which constraints are probed, in addition to the bounds: small, large, and not multiples of a tile.
 const PROBES: [&[u64]; 3] = [
     &[1, 7, 16, 128, 129, 4096, 65_536, 1 << 20],
     &[8, 32, 264, 4096, 65_536, 1 << 20],

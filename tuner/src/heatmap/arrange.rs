@@ -206,7 +206,7 @@ impl Arranged {
             }
             first.push('.');
         } else {
-            first.push_str(" None is selected.");
+            first.push_str(" No kernel is selected.");
         }
         lines.push(first);
         let (uncovered, hopeless) = (count(Served::Uncovered), count(Served::Hopeless));

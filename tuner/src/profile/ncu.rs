@@ -14,7 +14,7 @@ use super::{Selection, Trouble};
 pub enum Set {
     /// The reported metrics only.
     Curated,
-    /// All metrics, for ncu's own viewer. Takes many more replays of the kernel.
+    /// All metrics, for ncu's own viewer. Requires many more replays of the kernel.
     Full,
 }
 
@@ -233,7 +233,7 @@ pub fn read(page: &str, chip: Chip, selection: &Selection) -> Result<Counters, T
         [kernel] => {
             Err(unreadable(format!("ncu measured `{}`, which is not the segment's kernel", kernel.name)))
         }
-        _ => Err(unreadable(format!("ncu's page is of {} kernels instead of one", kernels.len()))),
+        _ => Err(unreadable(format!("ncu's page has {} kernels instead of one", kernels.len()))),
     }
 }
 

@@ -136,13 +136,13 @@ impl fmt::Display for Report {
         writeln!(f, "segment {}: {}", self.segment, self.kernel)?;
         match &self.plain {
             None => {}
-            Some(PlainRun { ok: Some(true), .. }) => writeln!(f, "without tools the run is as expected")?,
+            Some(PlainRun { ok: Some(true), .. }) => writeln!(f, "run without tools: results as expected")?,
             Some(PlainRun { ok: Some(false), .. }) => {
-                writeln!(f, "without tools a result is wrong: `fourfold replay` shows which")?;
+                writeln!(f, "run without tools: a result is wrong; `fourfold replay` shows which")?;
             }
             Some(PlainRun { error, .. }) => {
                 let error = error.as_deref().unwrap_or("unknown error");
-                writeln!(f, "without tools the run fails: {error}")?;
+                writeln!(f, "run without tools: failed: {error}")?;
             }
         }
         if let Some(counters) = &self.counters {
@@ -161,7 +161,7 @@ impl fmt::Display for Report {
             writeln!(f, "  {}", trouble.to_string().replace('\n', "\n  "))?;
         }
         if let Some(folder) = &self.kept {
-            writeln!(f, "\nthe output of the tools is in {folder}")?;
+            writeln!(f, "\noutput of the tools: {folder}")?;
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ const BROKEN: &[(&str, &str, &str)] = &[
     (
         "Target application terminated before first instrumented API call",
         "tool_failed",
-        "its libraries are missing, or it does not fit the driver: use the compute-sanitizer of the driver's CUDA \
+        "its libraries are missing or do not match the driver: use the compute-sanitizer of the driver's CUDA \
          version, and pass its path with --sanitizer",
     ),
     (
@@ -154,7 +154,7 @@ pub fn read(tool: Check, log: &str, exit_code: Option<i32>, ending: &str) -> (Fi
         ),
         (None, Some(0), Some(code)) if ![0, ERROR_EXIT].contains(&code) => trouble(
             "run_failed",
-            format!("the tool found no error, but the run under it ended with {ending}"),
+            format!("the tool found no error, but the run ended with {ending}"),
             "run `fourfold replay` with the same options; `--keep DIR` keeps the output",
         ),
         _ => None,

@@ -14,7 +14,7 @@ const ROUNDING: f64 = 1e-9;
 pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), String> {
     let Selection { kernels, assignment, uncovered, .. } = selection;
     if let Some(pair) = kernels.windows(2).find(|pair| pair[0] >= pair[1]) {
-        return Err(format!("kernels {} and {} are not in order", pair[0], pair[1]));
+        return Err(format!("kernels {} and {} are not in ascending order", pair[0], pair[1]));
     }
     if let Some(kernel) = kernels.iter().find(|kernel| **kernel >= matrix.kernels.len()) {
         return Err(format!("kernel {kernel} does not exist"));
@@ -25,7 +25,7 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
     if let Goal::Best { kernels: most } = goal
         && kernels.len() > most
     {
-        return Err(format!("{} kernels are selected, of at most {most}", kernels.len()));
+        return Err(format!("{} kernels are selected, more than {most}", kernels.len()));
     }
 
     let (mut worst, mut sum, mut weights) = (None::<f64>, 0.0, 0.0);
@@ -53,7 +53,10 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
             }
         };
         if of_assigned != fastest {
-            return Err(format!("{} takes {of_assigned:?} us, but {fastest:?} with another kernel", named()));
+            return Err(format!(
+                "{} takes {of_assigned:?} us with its kernel, but {fastest:?} us with another selected kernel",
+                named()
+            ));
         }
         if fastest.is_none() {
             unserved.push(problem);
@@ -84,12 +87,14 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
             })
         };
         if !kernels.iter().any(suffices) {
-            return Err(format!("{} has no kernel of efficiency {min_efficiency}", named()));
+            return Err(format!("{} has no selected kernel of efficiency {min_efficiency}", named()));
         }
     }
 
     if *uncovered != unserved {
-        return Err(format!("the uncovered problems are {unserved:?}, not {uncovered:?}"));
+        return Err(format!(
+            "the uncovered problems are {unserved:?}, but the selection states {uncovered:?}"
+        ));
     }
     let mean = worst.map(|_| sum / weights);
     for (what, said, is) in [("worst", selection.worst, worst), ("mean", selection.mean, mean)] {
@@ -98,7 +103,7 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
             (said, is) => said == is,
         };
         if !equal {
-            return Err(format!("the {what} efficiency is {is:?}, not {said:?}"));
+            return Err(format!("the {what} efficiency is {is:?}, but the selection states {said:?}"));
         }
     }
     let mean_found = mean.unwrap_or(0.0);

@@ -1,11 +1,11 @@
 //! Selects the kernels to keep: the fewest that reach a given efficiency on every problem ([`minimum_set`]), or a given
 //! number with the largest mean efficiency ([`best_of`]).
 //!
-//! Both problems are solved to proven optimality if the limits allow; [`Proof`] tells. The steps are:
+//! Both problems are solved to proven optimality if the limits allow; [`Proof`] states the outcome. The steps are:
 //! 1. remove dominated kernels and implied problems;
 //! 2. improve a greedy choice by local search;
 //! 3. search all better choices by branch and bound, within a fixed number of steps;
-//! 4. solve what is still open as an integer program, within a time limit;
+//! 4. solve the remaining problem as an integer program, within a time limit;
 //! 5. check the result with [`check`], which shares no code with the other steps.
 
 use core::time::Duration;

@@ -114,7 +114,7 @@ fn nothing_is_called_optimal_that_nobody_proved() {
             open += usize::from(!is_optimal(&found));
         }
     }
-    assert!(open > 100, "all is decided without a search: {open}");
+    assert!(open > 100, "every instance is decided without a search: {open}");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_greedy_choice_is_right_too() {
         let table = Table::of(&matrix).expect("a table");
         for goal in GOALS {
             let plain = greedy(&table, goal);
-            check(&matrix, &plain, goal).expect("a right selection");
+            check(&matrix, &plain, goal).expect("the selection is valid");
             assert!(matches!(plain.proof, Proof::Incumbent { .. }), "{plain:?}");
         }
     }

@@ -132,7 +132,7 @@ pub enum SweepError {
     },
     /// The device failed and cannot run other kernels.
     #[error(
-        "{kernel} on {problem} made the device fail; this is recorded, run the sweep again to continue after it"
+        "the device failed while {kernel} ran on {problem}; the failure is recorded, run the sweep again to continue"
     )]
     Device {
         /// The kernel.

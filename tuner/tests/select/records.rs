@@ -121,7 +121,7 @@ fn all_that_was_measured_counts() {
     records[1].timing.as_mut().expect("a time").dispersion = 0.03;
     assert_eq!(cell(&records).noise, 0.03);
 
-    // A kernel that was once wrong has no time, whatever came before or after.
+    // A kernel that was once wrong has no time, regardless of earlier or later records.
     for state in [State::Wrong, State::LaunchError, State::Refused] {
         for position in 0..3 {
             let mut records = again(&[10.0, 11.0]);

@@ -124,7 +124,7 @@ fn facts_say_who_uses_what_and_what_is_returned() {
     assert_eq!(facts.users(named("counts")), [op("same"), op("same"), op("picked"), op("picked")]);
     assert!(facts.is_output(named("x")) && !facts.is_output(named("y")));
     assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), [op("y")]);
-    assert!(facts.matmul(op("c")).is_none(), "a plain mma is none");
+    assert!(facts.matmul(op("c")).is_none(), "a plain mma is not a scaled_mma");
 }
 
 #[test]

@@ -279,7 +279,7 @@ fn attributes() {
     check(
         quantize(v(), g(), 16, ceil, codes(), nv()),
         expect![[r#"
-            op0 `%codes, %scales = block_quantize %v, %g {block = 16, scale_rounding = ceil} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 4], f8E4M3FN, linear>`: scale_rounding_unexpected: quantization with f8E4M3FN scales has no attribute scale_rounding
+            op0 `%codes, %scales = block_quantize %v, %g {block = 16, scale_rounding = ceil} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 4], f8E4M3FN, linear>`: scale_rounding_unexpected: quantization with f8E4M3FN scales takes no attribute scale_rounding
         "#]],
     );
     check(
@@ -329,7 +329,7 @@ fn attributes() {
     for permutation in [vec![0], vec![0, 0], vec![1, 2], vec![1, 0, 0]] {
         let text = format!("{permutation:?} is not a permutation of the axes of `%x: tensor<[3, 5], f32>`");
         let module = program(one(x(), OpKind::Transpose { permutation }, x()));
-        let invalid = verify(module).expect_err("it is no permutation");
+        let invalid = verify(module).expect_err("the attribute is not a permutation");
         assert_eq!(invalid.errors.iter().map(|error| error.kind.to_string()).collect::<Vec<_>>(), [text]);
     }
     let transpose = OpKind::Transpose { permutation: vec![0, 0] };
@@ -528,8 +528,8 @@ fn every_code_is_expected_above_and_listed_in_the_documentation() {
     let listed = include_str!("../mod.rs");
     let mut codes = BTreeSet::new();
     for code in VerifyErrorKind::CODES {
-        assert!(codes.insert(code), "{code} is the code of two kinds");
-        assert!(expectations.contains(&format!(": {code}: ")), "no program above is refused for {code}");
+        assert!(codes.insert(code), "two kinds have the code {code}");
+        assert!(expectations.contains(&format!(": {code}: ")), "no program above is rejected with {code}");
         assert!(listed.contains(&format!("`{code}`")), "the list in verify/mod.rs lacks {code}");
     }
 }

@@ -29,7 +29,7 @@ impl Generator for BlockQuantize {
     }
 
     fn about(&self) -> &'static str {
-        "quantizes the rows of a matrix in blocks: bf16, f16 or f32 to FP4 codes with one scale per block"
+        "block quantization of matrix rows: bf16, f16 or f32 to FP4 codes with one scale per block"
     }
 
     fn targets(&self) -> &'static [&'static str] {
@@ -74,9 +74,7 @@ impl Configured for Quantizer {
         let Problem { l, m, n, k } = *problem;
         let block = u64::from(self.configuration.format.block());
         if n != 1 {
-            return Err(format!(
-                "N is {n}; a matrix to be quantized has M rows of K values, and N must be 1"
-            ));
+            return Err(format!("N is {n}, but must be 1: the kernel quantizes M rows of K values"));
         }
         if !k.is_multiple_of(block) {
             return Err(format!("K is {k}, which is not a multiple of {block}"));

@@ -23,7 +23,7 @@ pub(super) static PARAMETERS: [Parameter; 8] = [
     },
     Parameter {
         name: "padding",
-        about: "writer of the zero padding of blocked scales: the kernel, or a memset before it",
+        about: "writer of the zero padding of blocked scales: the kernel, or a memset before the kernel",
         values: "kernel, memset",
         default: "kernel",
     },
@@ -41,7 +41,7 @@ pub(super) static PARAMETERS: [Parameter; 8] = [
     },
     Parameter {
         name: "turns",
-        about: "groups of `values` that a thread holds at once, each of another quantization block",
+        about: "groups of `values` that a thread holds at once, each from a different quantization block",
         values: "1, 2, 4, 8",
         default: "2",
     },
@@ -79,7 +79,7 @@ pub(super) fn read(parameters: &Parameters) -> Result<Configuration, Vec<Broken>
                 rule: "parameters".to_owned(),
                 demands: format!("the parameters are {}", names.join(", ")),
                 found: format!("`{name}`"),
-                prevents: "a sweep over a parameter that affects no kernel".to_owned(),
+                prevents: "sweeping a parameter that affects no kernel".to_owned(),
                 refused: false,
             });
         }
@@ -105,7 +105,7 @@ impl Reader<'_> {
                     rule: "values".to_owned(),
                     demands: format!("{name} is one of {}", known.join(", ")),
                     found: word,
-                    prevents: "source that does not compile, or work that threads cannot divide evenly"
+                    prevents: "source that does not compile, or an uneven division of work among threads"
                         .to_owned(),
                     refused: false,
                 });

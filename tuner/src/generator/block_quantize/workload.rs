@@ -10,7 +10,7 @@ use crate::problem::Problem;
 
 /// The kind of data and of comparison. Nothing is summed, so every implementation gives the same bits.
 const RULE: &str = "blocks of seeded values over 28 binades, some of zeros, of subnormals, with an infinity or a NaN; codes \
-                    and scales are those of the interpreter, padding is zero, and all bytes are equal";
+                    and scales equal the interpreter's, padding is zero, and every byte is compared";
 
 /// The largest input that is generated.
 const MOST_BYTES: u64 = 1 << 32;

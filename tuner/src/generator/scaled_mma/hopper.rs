@@ -26,7 +26,7 @@ const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "cluster",
         about: "CTAs that split the K of a tile",
-        values: "auto (chosen per call), 1, 2, 4 (not for 128x64) or, for M of at most 16, 8",
+        values: "auto (chosen per call), 1, 2, 4 (not for 128x64) or, for M <= 16, 8",
         default: "auto",
     },
 ];

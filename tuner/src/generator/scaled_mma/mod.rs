@@ -58,7 +58,7 @@ impl Computed {
         }
         let Problem { l, m, n, k } = *problem;
         if let Some(extent) = [l, m, n, k].into_iter().find(|extent| *extent > capability.max_extent) {
-            return Err(format!("the extent {extent} exceeds {}", capability.max_extent));
+            return Err(format!("an extent, {extent}, exceeds {}", capability.max_extent));
         }
         let at_most = |name, extent: u64, most: u64| match extent <= most {
             true => Ok(()),

@@ -22,7 +22,7 @@ impl<'a> Values<'a> {
                     rule: "parameter".to_owned(),
                     demands: format!("parameters are {}", names.join(", ")),
                     found: format!("{name}={value}"),
-                    prevents: "a parameter without effect".to_owned(),
+                    prevents: "sweeping a parameter that affects no kernel".to_owned(),
                     refused: false,
                 });
             }
