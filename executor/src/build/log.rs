@@ -62,6 +62,8 @@ pub(super) struct LogReader {
     has_diagnostic: bool,
     /// The last non-empty line.
     pub last_line: Option<String>,
+    /// The line before, unchanged.
+    previous: String,
     /// The maximum of `ptxas -v` over all entry functions; `None` if nothing was reported.
     pub registers: Option<u32>,
     /// Named barriers.
@@ -77,6 +79,12 @@ pub(super) struct LogReader {
 impl LogReader {
     /// Processes the next line.
     pub(super) fn line(&mut self, line: &str) {
+        // A flood of output is mostly one line repeated, and a repeated line adds no fact.
+        if line == self.previous {
+            return;
+        }
+        self.previous.clear();
+        self.previous.push_str(line);
         let text = line.trim();
         if text.is_empty() {
             return;
