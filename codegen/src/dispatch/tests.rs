@@ -110,7 +110,7 @@ fn what_is_wrong_in_a_text_is_said_with_its_place() {
         ("[table.default]", "[table.other]", "table 1: `default` is missing"),
         ("why = \"the rest", "reason = \"the rest", "table 1, the default: `why` is missing"),
         ("m = { max = 128 }", "m = { min = 129, max = 128 }", "table 1: rule 1 matches no problem"),
-        ("at_least = 200, of", "at_least = 2, at_most = 1, of", "table 1: rule 2 holds for no"),
+        ("at_least = 200, of", "at_least = 2, at_most = 1, of", "table 1: rule 2 matches no problem"),
     ];
     for (text, by, message) in cases {
         assert!(TABLE.contains(text), "{text}");
