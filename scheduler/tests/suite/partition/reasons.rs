@@ -7,7 +7,7 @@ use fourfold_ir::{
 };
 use fourfold_scheduler::ReasonCode;
 
-use crate::support::*;
+use super::support::*;
 
 use ElementType::{BF16, F8E4M3FN, F8E8M0FNU, F16, F32};
 

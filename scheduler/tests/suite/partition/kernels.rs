@@ -7,7 +7,7 @@ use fourfold_ir::{
 };
 use fourfold_scheduler::{Constraint, EpilogueKind, EpilogueRef, ReasonCode, violated};
 
-use crate::support::*;
+use super::support::*;
 
 use ElementType::{BF16, F16, F32};
 

@@ -9,7 +9,7 @@ use fourfold_scheduler::{
     partition, violated,
 };
 
-use crate::support::*;
+use super::support::*;
 
 use ElementType::{BF16, F4E2M1FN, F8E5M2, F8E8M0FNU, F16, F32};
 

@@ -7,7 +7,7 @@ use fourfold_ir::{
 };
 use fourfold_scheduler::{Fate, Normalized, Origin, normalize_rules};
 
-use crate::support::{Random, describe, function, normalized, poisoned_inputs};
+use super::support::{Random, describe, function, normalized, poisoned_inputs};
 
 /// Values at which formulas change behaviour, for every float type.
 fn specials(element: ElementType) -> Vec<f64> {

@@ -9,7 +9,7 @@ use fourfold_scheduler::{
     Rejection, ScaledMmaPlan, Segment, SegmentKind, check,
 };
 
-use crate::support::*;
+use super::support::*;
 
 use ElementType::{BF16, F16, F32};
 

@@ -7,8 +7,8 @@ use fourfold_ir::{
 };
 use fourfold_scheduler::ReasonCode;
 
-use crate::reasons::{after, near_miss, relu};
-use crate::support::*;
+use super::reasons::{after, near_miss, relu};
+use super::support::*;
 
 use ElementType::{BF16, F8E4M3FN, F16, F32};
 

@@ -6,7 +6,7 @@ use expect_test::expect;
 use fourfold_ir::{BinaryKind, Builder, Dim, ElementType, Module, ScaledMmaOptions, TensorType, UnaryKind};
 use fourfold_scheduler::{check, partition};
 
-use crate::support::*;
+use super::support::*;
 
 use ElementType::{BF16, F32};
 

@@ -6,7 +6,7 @@ use fourfold_ir::{
 };
 use fourfold_scheduler::{EpilogueKind, KernelOutput, OutputKind, ReasonCode};
 
-use crate::support::*;
+use super::support::*;
 
 use ElementType::{BF16, F16, F32};
 

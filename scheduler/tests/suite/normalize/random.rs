@@ -8,7 +8,7 @@ use fourfold_ir::{
 };
 use fourfold_scheduler::{NormalizeOptions, normalize, partition};
 
-use crate::support::{Random, check_same_bits, describe, normalized};
+use super::support::{Random, check_same_bits, describe, normalized};
 
 const PROGRAMS: u64 = 500;
 

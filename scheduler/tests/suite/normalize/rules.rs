@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use fourfold_ir::SymbolValues;
 use fourfold_scheduler::normalize_rules;
 
-use crate::support::{check_bookkeeping, check_same_bits, describe, function, normalized};
+use super::support::{check_bookkeeping, check_same_bits, describe, function, normalized};
 
 const OPERANDS: &str = "%a: tensor<[37, 64], f4E2M1FN>, %sa: tensor<[37, 4], f8E4M3FN, linear>, \
      param %b: tensor<[24, 64], f4E2M1FN>, param %sb: tensor<[24, 4], f8E4M3FN, linear>";
