@@ -1,7 +1,6 @@
 //! Tests of selections: compared with all subsets of small matrices, with greedy selections, and on known difficult
 //! cases. Also tests matrices built from records.
 
-#[path = "select/records.rs"]
 mod records;
 
 use std::time::{Duration, Instant};

@@ -102,8 +102,10 @@ fn in_another_environment() {
 
 /// Builds in a copy of this program with additional environment variables.
 fn make_with(cache: &Path, variables: &[(&str, &OsStr)]) -> Made {
+    let path = concat!(module_path!(), "::in_another_environment");
+    let (_, test) = path.split_once("::").expect("a path begins with the crate");
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "in_another_environment", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
     command.env("FOURFOLD_TEST_OTHER", cache).envs(variables.iter().copied());
     let output = command.output().expect("the copy starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
