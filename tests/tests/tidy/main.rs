@@ -295,9 +295,9 @@ fn only_the_executor_has_unsafe_code() {
         "executor/src/lib.rs",
         "bench/examples/launch/main.rs",
         "executor/tests/out_of_memory.rs",
-        "executor/tests/build.rs",
-        "executor/tests/classes/main.rs",
-        "executor/tests/device/main.rs",
+        "executor/tests/suite/build.rs",
+        "executor/tests/suite/classes/mod.rs",
+        "executor/tests/suite/device/mod.rs",
         "tests/tests/gpu.rs",
     ]
     .map(|path| repository().join(path));
