@@ -228,8 +228,7 @@ fn every_program_in_the_documents_has_a_kernel() {
     assert!(programs > 0, "docs/reference/language.md shows a program");
 }
 
-const BEGIN: &str =
-    "<!-- features: FOURFOLD_BLESS=1 cargo test -p fourfold-tests --test docs rewrites this table -->\n";
+const BEGIN: &str = "<!-- features: FOURFOLD_BLESS=1 cargo test -p fourfold-tests --test suite docs:: rewrites this table -->\n";
 const END: &str = "<!-- end of features -->";
 
 /// Each feature with a program that has it on every family, so that every row names an existing test.
@@ -277,6 +276,9 @@ fn the_table_of_features_names_the_tests_that_show_them() {
         std::fs::write(path, format!("{before}{BEGIN}{expected}{END}{after}"))
             .expect("the page can be written");
     } else {
-        assert_eq!(table, expected, "FOURFOLD_BLESS=1 cargo test -p fourfold-tests --test docs rewrites it");
+        assert_eq!(
+            table, expected,
+            "FOURFOLD_BLESS=1 cargo test -p fourfold-tests --test suite docs:: rewrites it"
+        );
     }
 }

@@ -191,7 +191,7 @@ fn members_of_std_are_seen_however_they_are_imported() {
 #[test]
 fn sources_are_told_from_tests() {
     let is_test = |file: &str| is_test(&repository().join(file));
-    assert!(is_test("tests/tests/tidy.rs") && is_test("executor/src/fallback/tests.rs"));
+    assert!(is_test("tests/tests/suite/main.rs") && is_test("executor/src/fallback/tests.rs"));
     assert!(!is_test("ir/src/lib.rs") && !is_test("src/lib.rs") && !is_test("scheduler/src/check.rs"));
 }
 
