@@ -319,8 +319,8 @@ fn shares(measured: &[Timed], asked: &[Timed], processors: Option<u32>) -> Vec<f
 }
 
 /// The expected waves are those of the plans in `clusters_without_a_tile_help_those_with_one`
-/// (`tests/tests/tiles.rs`): the K-steps of the longest CTA, where storing a split costs three steps and adding one
-/// costs two.
+/// (`tests/tests/suite/tiles.rs`): the K-steps of the longest CTA, where storing a split costs three steps and adding
+/// one costs two.
 #[test]
 fn a_last_wave_that_others_help_with_is_a_part_of_one() {
     let waves = |tile, cluster, [m, n, k]: [u64; 3]| {
@@ -339,7 +339,7 @@ fn a_last_wave_that_others_help_with_is_a_part_of_one() {
 }
 
 /// The work per CTA and the split of K with M = 1 and 2, as in `blocks_share_k_where_all_run_at_once`
-/// (`tests/tests/tiles.rs`).
+/// (`tests/tests/suite/tiles.rs`).
 #[test]
 fn blocks_of_e4m3_have_64_of_n_at_a_time() {
     let work = |tile, [m, n, k]: [u64; 3]| {

@@ -1,9 +1,0 @@
-//! The cache of kernels: what is kept and found again, what is refused, what is removed and when.
-
-mod disk;
-mod evict;
-mod fixture;
-mod keep;
-mod refuse;
-mod sweep;
-mod tiers;

@@ -1,0 +1,4 @@
+//! The integration tests of the scheduler, in one binary, since each binary costs a link.
+
+mod normalize;
+mod partition;

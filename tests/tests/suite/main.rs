@@ -1,0 +1,15 @@
+//! The tests of the workspace that use the standard harness and need no feature, in one binary, since each binary costs
+//! a link.
+
+mod codes;
+mod docs;
+mod functions;
+mod mutations;
+mod normalize;
+mod outputs;
+mod processes;
+mod properties;
+mod quantize;
+mod signatures;
+mod tidy;
+mod tiles;
