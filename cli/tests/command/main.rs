@@ -12,10 +12,5 @@ mod machine;
 mod profile;
 #[cfg(feature = "tune")]
 mod reference;
-mod resources;
 mod stand_in;
-#[cfg(feature = "tune")]
-mod streams;
-#[cfg(feature = "tune")]
-mod sweep;
 mod toolchain;

@@ -2,8 +2,8 @@
 //! a documented exit code; nothing lasts, and the next run succeeds.
 //!
 //! `inject.c` makes calls fail through ptrace, because `rustix` makes calls that no library can intercept. Tools
-//! that `fourfold` starts are left alone. Every run of the tests tries a few calls; `cargo test --test inject --
-//! --ignored` tries the first 400.
+//! that `fourfold` starts are left alone. The second tier of tests tries a few calls;
+//! `cargo test --features slow --test inject -- --ignored` tries the first 400.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 

@@ -168,7 +168,7 @@ mod tests {
         let found = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
             found == text,
-            "docs/reference/known_bad.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+            "docs/reference/known_bad.md is out of date; run FOURFOLD_BLESS=1 cargo test"
         );
     }
 

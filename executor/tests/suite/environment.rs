@@ -43,7 +43,7 @@ fn the_documentation_lists_every_variable() {
     let found = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         found == text,
-        "docs/reference/environment.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+        "docs/reference/environment.md is out of date; run FOURFOLD_BLESS=1 cargo test"
     );
 }
 

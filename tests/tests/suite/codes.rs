@@ -44,7 +44,7 @@ fn the_documentation_lists_every_code() {
     let found = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         found == text,
-        "docs/reference/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+        "docs/reference/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test"
     );
 }
 
@@ -71,7 +71,7 @@ fn the_documentation_lists_every_failure() {
     let found = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         found == text,
-        "docs/reference/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+        "docs/reference/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test"
     );
 }
 

@@ -1,7 +1,6 @@
 //! The integration tests of the tuner, in one binary, since each binary costs a link.
 
 mod block_quantize;
-mod environment;
 mod heatmap;
 mod profile;
 mod select;
