@@ -135,8 +135,8 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "FOURFOLD_PROGRAMS",
         kind: "number",
-        default: "10000",
-        meaning: "The number of random programs that tests of whole partitions try",
+        default: "2000",
+        meaning: "The number of random programs that tests of whole partitions try; 10000 in the second tier",
     },
     Variable {
         name: "FOURFOLD_TEST_OTHER",

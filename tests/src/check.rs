@@ -255,8 +255,8 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
     for row in 0..rows {
         let matrix = if batched { row / m } else { 0 };
         for column in 0..n {
-            let b_row = (matrix * n + column) * k;
-            let sum: f64 = (0..k).map(|i| (a[row * k + i] * b[b_row + i]).abs()).sum();
+            let b_row = &b[(matrix * n + column) * k..][..k];
+            let sum: f64 = a[row * k..][..k].iter().zip(b_row).map(|(a, b)| (a * b).abs()).sum();
             bound.push(gamma * alpha.abs() * sum);
         }
     }

@@ -185,7 +185,10 @@ fn what_to_do_is_said_of_what_is_wrong() {
         let error = bench.json(&["push", "--to", to, "--all"], 2);
         assert!(error["error"].as_str().unwrap().contains(words), "{error}");
         let remedy = error["remedy"].as_str().unwrap();
-        assert!(remedy.contains("an existing folder") && !remedy.contains("FOURFOLD_CACHE_TIERS"), "{remedy}");
+        assert!(
+            remedy.contains("an existing folder") && !remedy.contains("FOURFOLD_CACHE_TIERS"),
+            "{remedy}"
+        );
     }
     let with = |remove: &[&str], name: &str, value: &str, code: i32| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));

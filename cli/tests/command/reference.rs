@@ -43,8 +43,5 @@ fn the_documentation_has_the_help_of_every_command() {
         std::fs::write(&file, &page).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        found == page,
-        "docs/reference/cli.md is out of date; run FOURFOLD_BLESS=1 cargo test"
-    );
+    assert!(found == page, "docs/reference/cli.md is out of date; run FOURFOLD_BLESS=1 cargo test");
 }

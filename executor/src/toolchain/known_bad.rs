@@ -166,10 +166,7 @@ mod tests {
             std::fs::write(&file, &text).unwrap();
         }
         let found = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(
-            found == text,
-            "docs/reference/known_bad.md is out of date; run FOURFOLD_BLESS=1 cargo test"
-        );
+        assert!(found == text, "docs/reference/known_bad.md is out of date; run FOURFOLD_BLESS=1 cargo test");
     }
 
     #[test]

@@ -41,10 +41,7 @@ fn the_documentation_lists_every_variable() {
         std::fs::write(&file, &text).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        found == text,
-        "docs/reference/environment.md is out of date; run FOURFOLD_BLESS=1 cargo test"
-    );
+    assert!(found == text, "docs/reference/environment.md is out of date; run FOURFOLD_BLESS=1 cargo test");
 }
 
 #[test]

@@ -42,10 +42,7 @@ fn the_documentation_lists_every_code() {
         std::fs::write(&file, &text).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        found == text,
-        "docs/reference/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test"
-    );
+    assert!(found == text, "docs/reference/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test");
 }
 
 #[test]
@@ -69,10 +66,7 @@ fn the_documentation_lists_every_failure() {
         std::fs::write(&file, &text).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        found == text,
-        "docs/reference/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test"
-    );
+    assert!(found == text, "docs/reference/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test");
 }
 
 /// Errors that no text can cause: the parser rejects it earlier with its own code, or the tables of a hand-built

@@ -1,7 +1,7 @@
 //! Properties of random programs: printing is a fixed point, the verifier is total, the partition passes the
 //! checker, and the fallback equals the interpreter.
 //!
-//! `FOURFOLD_PROGRAMS` sets the number of programs for the last two, 10,000 by default.
+//! `FOURFOLD_PROGRAMS` sets the number of programs for the last two: 2,000 by default, and 10,000 in the second tier.
 
 use fourfold::ir::{ElementType, Entity, Module, Op, Value, text, verify};
 use fourfold_tests::check::{Counts, check_run, program, take_counts};
@@ -9,6 +9,8 @@ use fourfold_tests::generate::case;
 use fourfold_tests::random::Random;
 use proptest::prelude::*;
 
+/// The number of programs for the last two properties.
+const RUN_PROGRAMS: u32 = if cfg!(feature = "slow") { 10_000 } else { 2_000 };
 /// The number of programs for the cheap properties.
 const PROGRAMS: u32 = 2000;
 
@@ -85,7 +87,7 @@ fn damage_module(module: &mut Module, random: &mut Random) {
 fn partitions_prove_themselves_and_the_fallback_equals_the_interpreter() {
     let programs: u32 = match std::env::var("FOURFOLD_PROGRAMS") {
         Ok(number) => number.parse().expect("FOURFOLD_PROGRAMS is a number"),
-        Err(_) => 10_000,
+        Err(_) => RUN_PROGRAMS,
     };
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(4) as u32);
     let run = || {

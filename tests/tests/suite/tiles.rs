@@ -62,7 +62,8 @@ fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
     let source = spec.emit().text;
     let begin = "constexpr int kVariantCount = ";
     let plan = source.split_once(begin).expect("the source has tiles").1;
-    let plan = plan.split_once("// How a problem and its plan become parameters").expect("the plan ends").0;
+    let plan =
+        plan.split_once("// Computes parameters from a problem and its plan").expect("the plan ends").0;
     let is_mx = spec.configuration.block_format() == Some(BlockFormat::MXFP4);
     let text = HARNESS.replace("IS_MX", &is_mx.to_string()).replace("PLAN", &format!("{begin}{plan}"));
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));

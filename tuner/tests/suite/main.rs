@@ -1,6 +1,5 @@
 //! The integration tests of the tuner, in one binary, since each binary costs a link.
 
-mod block_quantize;
 mod heatmap;
 mod profile;
 mod select;

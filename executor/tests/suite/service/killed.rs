@@ -13,7 +13,7 @@ use fourfold_executor::service::{CompileService, Event};
 use super::fixture::{Bench, get, good, options, other, request, role};
 
 /// The number of builds that are killed.
-const KILLS: usize = 1000;
+const KILLS: usize = if cfg!(feature = "slow") { 1000 } else { 100 };
 /// The number of processes that build at once, each in a cache of its own.
 const WORKERS: usize = 10;
 /// After how many of its builds each measures a whole one.
@@ -28,7 +28,7 @@ fn compiler(bench: &Bench, library: &Path) {
 }
 
 #[test]
-fn builds_killed_at_a_thousand_random_points_leave_nothing_that_is_wrong_or_stuck() {
+fn builds_killed_at_random_points_leave_nothing_that_is_wrong_or_stuck() {
     let first = Bench::new();
     let library = get(&first.service(), &good(0)).0.unwrap().artifact().library().to_owned();
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20;
