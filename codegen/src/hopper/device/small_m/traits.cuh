@@ -26,7 +26,7 @@
 //   cp.async groups      each fetch() commits one, empty if no chunk is left. A lane waits for all but its last
 //                        kStages - 1, and __syncwarp makes the other lanes' copies visible. release() is __syncwarp,
 //                        then the next fetch() into the stage.
-//   __syncthreads        orders stores of A and zeros (behind fence.proxy.async if wgmma reads A), then of the warps'
+//   __syncthreads        orders stores of A and zeros (after fence.proxy.async if wgmma reads A), then of the warps'
 //                        sums, then of totals.
 //   griddepcontrol.wait  before the first read. Before it B and SFB may be prefetched into L2, which reads nothing.
 //

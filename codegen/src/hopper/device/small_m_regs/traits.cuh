@@ -21,7 +21,7 @@
 //                          the other CTA stores. They wait in send(), for parity 0 only.
 //   exchange_full          the elected lane of warp 0 arrives with the bytes to come, which are st.async of the other
 //                          CTA. A thread of a pair waits before it adds the other's sums, for parity 0 only.
-//   barrier.cluster        of a pair: all arrive once all barriers are initialized. They wait in send(), or behind the
+//   barrier.cluster        of a pair: all arrive once all barriers are initialized. They wait in send(), or after the
 //                          mainloop if nothing is sent.
 //   __syncwarp             before the elected lane loads the next group over the previous one, whose sums are kept.
 //
