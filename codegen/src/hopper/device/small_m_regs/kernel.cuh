@@ -132,7 +132,7 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
       mine.clear();
       // Phase 0 of stage 1 was A.
       barrier_wait(barriers + stage * 8, phase ^ stage);
-      // The next group overwrites the previous one in the ring; all lanes have stored its sums.
+      // The next group overwrites the previous one in the ring, whose sums all lanes have kept.
       __syncwarp();
       if (stage == 1) {
         source.next();

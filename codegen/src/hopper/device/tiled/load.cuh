@@ -9,7 +9,7 @@ struct TiledProducerB {
   WorkTile work;
   // Blocks of 128 rows of SFB, over all matrices.
   int scales[V::kSfbAtomsN];
-  // The number of loads so far into stages that were empty; at most kStages.
+  // The number of loads so far into stages that were not used before; at most kStages.
   int first = 0;
 
   CUTLASS_DEVICE void begin(Parameters const &p, int rank) {
