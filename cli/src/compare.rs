@@ -100,9 +100,9 @@ pub(crate) fn compare_or(
 pub(crate) enum Verdict {
     /// The element is as expected.
     Same,
-    /// The element differs and is a legitimate result all the same. Few elements may be.
+    /// The element differs, but is a legitimate result. Only a few elements may be.
     Moved,
-    /// The element has no bound, so nothing is demanded of it.
+    /// The element has no bound, so any value is accepted.
     Free,
     /// The element is too far from the expected one.
     Wrong,

@@ -10,9 +10,9 @@
 //! - `; allow: contract`: normalization may drop roundings that the program states;
 //! - `; test: KIND ...`: the file tests that run on the program.
 //!
-//! Other comments are free text, unless they look like a misspelt directive. That is a key with a typo, in another
-//! case or without its colon, or a directive below the function or behind code. These are errors, so that a
-//! directive is never ignored by accident.
+//! Other comments are free text, unless they look like a misspelt directive. That is a key with a typo, in another case
+//! or without its colon, or a directive below the function or after code. These are errors, so that a directive is
+//! never ignored by accident.
 
 mod spelling;
 
@@ -85,7 +85,7 @@ pub fn read(source: &str, program: &Program) -> Result<Header, Vec<Diagnostic>> 
     if errors.is_empty() { Ok(header) } else { Err(errors) }
 }
 
-/// Returns the comments behind code on a line, none of which is a directive.
+/// Returns the comments after code on a line, none of which is a directive.
 fn trailing(source: &str) -> Vec<Comment<'_>> {
     let mut found = Vec::new();
     let mut offset = 0;

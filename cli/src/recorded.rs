@@ -31,7 +31,7 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     /// Returns `Ok` if another run ran each segment the same way: on the same tier and device, and on the same
-    /// processor where the fallback ran. An error holds the reason where the report does not show it.
+    /// processor where the fallback ran. An error holds the reason if the report does not show it.
     pub(crate) fn ran_as(&self, report: &Report, processor: Option<&str>) -> Result<(), Option<String>> {
         let ran = report.segments.iter().map(|segment| segment.ran);
         if self.run.device != report.device || !ran.eq(self.run.ran.iter().map(String::as_str)) {

@@ -268,8 +268,8 @@ impl<'a> KernelRun<'a> {
         }
     }
 
-    /// Compares a value with bounds for each element. Near a pole an interval is unbounded: few elements may be,
-    /// and the rule in the report tells how many are.
+    /// Compares a value with bounds for each element. Near a pole an interval is unbounded. Only a few elements may be,
+    /// and the rule in the report states their number.
     fn within<'g>(
         &self,
         value: Value,
@@ -368,7 +368,7 @@ impl<'a> KernelRun<'a> {
         Ok(Intervals { plan, sum, error, operands, columns })
     }
 
-    /// Returns the step behind a reference; `None` for the sum.
+    /// Returns the step that a reference names; `None` for the sum.
     fn step(&self, of: EpilogueRef) -> Option<(usize, &EpilogueStep)> {
         match of {
             EpilogueRef::Step(position) => Some((position, self.plan.epilogue.get(position)?)),

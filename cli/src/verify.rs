@@ -245,8 +245,8 @@ enum Shows {
     Nowhere,
 }
 
-/// The targets on which a row of scales affects only its own row of D. Nothing is demanded on targets for which
-/// no GPU has shown it.
+/// The targets on which a row of scales affects only its own row of D. The rule is not applied to targets on which no
+/// GPU has confirmed this.
 const ROWS_ARE_APART: [&str; 1] = ["sm_90a"];
 
 /// Runs again with NaN as the padding of blocked scales, for kernels that must show it, or, if there are none,
@@ -298,8 +298,8 @@ fn nan_rows(
         poisoned.insert(name.clone(), copy);
     }
     let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
-    // Results start as a value they must not have: where NaN must show, memory that still holds NaN of the run
-    // before would pass.
+    // Fills results with a value that they must not have. Otherwise, where NaN is required, memory that still holds NaN
+    // from the previous run would pass.
     let poison = match shows {
         Shows::Everywhere => 0,
         Shows::Nowhere => 0xFF,

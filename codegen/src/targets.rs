@@ -23,7 +23,7 @@ pub struct Target {
 /// 2^31-1.
 pub const MAX_GRID_YZ: u64 = 65_535;
 
-/// The most tiles of D in a CUTLASS kernel. Some of its schedulers number them with an `int`.
+/// The maximum number of tiles of D in a CUTLASS kernel. Some of its schedulers number them with an `int`.
 pub const MAX_TILES: u64 = i32::MAX as u64;
 
 /// CUTLASS's default scheduler on Sm100. The grid is (tiles along M, tiles along N, L), with tiles along N
@@ -185,11 +185,11 @@ fn quantized_capabilities() -> Vec<QuantizedCapability> {
     quantized_formats().map(capability).to_vec()
 }
 
-/// The most output tensors. Both families build a kernel with this many, all quantized, and every other part
-/// of an epilogue at its limit (`fixtures/outputs/dag_out_largest.fir`; on Sm100 it spills).
+/// The maximum number of output tensors. Both families build a kernel with this many, all quantized, and every other
+/// part of an epilogue at its limit (`fixtures/outputs/dag_out_largest.fir`; on Sm100 it spills).
 const MAX_OUTPUTS: usize = 4;
 
-/// The most steps of an epilogue. Every default builds with this many steps and the most operands.
+/// The maximum number of steps of an epilogue. Every default builds with this many, and with the most operands.
 const MAX_STEPS: usize = 32;
 
 /// The rules for an epilogue operand. TMA reads matrices, whose rows are as long as D's, so N must meet the

@@ -27,7 +27,7 @@ pub(crate) enum Threads {
 
 impl Threads {
     /// The threads to use; `None` if only the caller's is available. The next call retries a failed pool, since a
-    /// shortage of threads may pass.
+    /// shortage of threads may be temporary.
     pub(crate) fn here() -> Option<Threads> {
         #[cfg(test)]
         if tests::is_alone() {

@@ -208,7 +208,7 @@ pub fn run_tool_watched(
 }
 
 /// Starts a program. A freshly written program may still be open for writing in a process that another thread has
-/// forked and that has not reached its `exec`; that passes.
+/// forked and that has not reached its `exec`. Retries until it is closed.
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let started = Instant::now();
     loop {
@@ -247,8 +247,8 @@ fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<io::Res
     Ok(receiver)
 }
 
-/// A process that leads a group and kills it when this process dies. A build may take a minute and gigabytes;
-/// otherwise nobody would stop it after its owner was killed.
+/// A process that leads a group and kills it when this process dies. Without it, a build whose owner was killed would
+/// keep running, for up to a minute and with gigabytes of memory.
 struct Guard {
     process: Child,
     /// Never written to: its closing tells the guard that this process is gone.

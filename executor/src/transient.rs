@@ -78,7 +78,7 @@ const PHRASES: [(Transient, &[&str]); 5] = [
             "operation not permitted",
         ],
     ),
-    // The dynamic linker's message, which gives no further reason or one after it.
+    // The dynamic linker's message, alone or followed by a reason.
     (Transient::OutOfMemory, &["failed to map segment from shared object"]),
 ];
 

@@ -1,4 +1,4 @@
-//! Behaviour without memory. In a binary of its own, because it refuses every large allocation.
+//! Behaviour without memory. A separate binary, because it refuses every large allocation.
 #![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,12 +14,12 @@ use fourfold_ir::{
     TensorError, TensorType, interpret_op, verify,
 };
 
-/// The system's allocator, which has nothing of more than so many bytes.
+/// The system's allocator, which refuses allocations above a limit.
 struct Limited;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-// SAFETY: everything is the system allocator's, or null, which is allowed.
+// SAFETY: every result is the system allocator's, or null, which is allowed.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > LIMIT.load(Ordering::Relaxed) {
@@ -46,7 +46,7 @@ static ALLOCATOR: Limited = Limited;
 
 const MIB: usize = 1 << 20;
 
-/// Works where no buffer may have more than so many MiB.
+/// Runs `work` with buffers limited to `mib` MiB each.
 fn within<R>(mib: usize, work: impl FnOnce() -> R) -> R {
     LIMIT.store(mib * MIB, Ordering::Relaxed);
     let result = work();
@@ -116,7 +116,7 @@ fn tensors_and_the_interpreter() {
     let program = verify(builder.finish(&[y])).expect("the program is valid");
     let op = program.module().ops.keys().next().expect("the program has an op");
     let interpret = || interpret_op(&program, op, &[&x, &x], &SymbolValues::default());
-    // Far more than its largest array, so that none of them fails once it has begun.
+    // The required memory is far more than the largest array, so the op is refused before it allocates.
     for mib in [1, 4, 16, 64] {
         let error = within(mib, interpret).expect_err("there is no memory");
         assert!(matches!(error, InterpretError::Memory { bytes, .. } if bytes > mib * MIB), "{error}");

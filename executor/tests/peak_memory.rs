@@ -1,4 +1,4 @@
-//! The allocations of a block-scaled multiplication. In a binary of its own, because it counts every allocation.
+//! The allocations of a block-scaled multiplication. A separate binary, because it counts every allocation.
 
 use fourfold_executor::fallback::{
     BlockScaled, BlockScaledShape, Epilogue, ScaledMmaKernel, dequantize, scaled_mma_with,

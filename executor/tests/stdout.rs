@@ -5,7 +5,7 @@ use std::process::Command;
 use fourfold_executor::{stdout_on_stderr, write_to_stdout};
 use rustix::stdio::stdout;
 
-/// Writes as a C library does, past whatever Rust holds.
+/// Writes as a C library does, past the buffer of Rust's standard output.
 fn print(text: &str) {
     assert_eq!(rustix::io::write(stdout(), text.as_bytes()), Ok(text.len()));
 }

@@ -75,7 +75,7 @@ pub enum BindError {
     },
 }
 
-/// Finds the tensor of each input and the value of each symbol. Ignores tensors whose name is no input's.
+/// Finds the tensor of each input and the value of each symbol. Ignores tensors whose names match no input.
 ///
 /// # Errors
 /// Reports the first input, in signature order, whose tensor is missing or has another element type or layout.
@@ -346,7 +346,7 @@ mod tests {
         check(&[&["M", "4"]], &[&[3, 5]], Err(&refused("a", "[M, 4]", "[3, 5]", ", with M = 3")));
         check(&[&["4*M"]], &[&[6]], Err(&refused("a", "[4*M]", "[6]", "")));
         check(&[&["M"], &["M"]], &[&[3], &[4]], Err(&refused("b", "[M]", "[4]", ", with M = 3")));
-        // 6 is no multiple of B = 4: the error is the shape, not the undetermined S.
+        // 6 is not a multiple of B = 4, so the error reports the shape, not the undetermined S.
         check(&[&["B"], &["B*S"]], &[&[4], &[6]], Err(&refused("b", "[B*S]", "[6]", ", with B = 4")));
         check(&[&["B"], &["B*S"]], &[&[0], &[6]], Err(&refused("b", "[B*S]", "[6]", ", with B = 0")));
         check(&[&["0*M"], &["M"]], &[&[1], &[2]], Err(&refused("a", "[0]", "[1]", "")));

@@ -94,7 +94,7 @@ pub struct GridCapability {
     pub max_columns: u64,
     /// M and N of the smallest tile of D that a CTA computes.
     pub tile: [u64; 2],
-    /// The most tiles of that size, over all matrices.
+    /// The maximum number of tiles of that size, over all matrices.
     pub max_tiles: u64,
 }
 
@@ -133,13 +133,13 @@ pub struct EpilogueCapability {
     /// Tensors that the epilogue may read in addition to C, one entry per shape. Splat constants are not operands:
     /// they are compiled into the kernel.
     pub operands: Vec<OperandCapability>,
-    /// The most steps, constants excluded.
+    /// The maximum number of steps, constants excluded.
     pub max_steps: usize,
     /// Block-scaled formats that the epilogue can write: codes, and one scale per block along N, blocked.
     pub quantized: Vec<QuantizedCapability>,
     /// Reductions of an f32 value to a scalar, a row or a column.
     pub reductions: Vec<ReduceKind>,
-    /// The most tensors written. Codes and their scales are two tensors.
+    /// The maximum number of tensors written. Codes and their scales are two tensors.
     pub max_outputs: usize,
 }
 
@@ -183,7 +183,7 @@ pub struct OperandCapability {
     pub shape: OperandShape,
     /// Element types, each with its multiple of N.
     pub elements: Vec<OutputCapability>,
-    /// The most operands of this shape.
+    /// The maximum number of operands of this shape.
     pub most: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Errors that know their place in the source text, rendered with the offending line.
+//! Errors with their places in the source text, rendered with the offending line.
 
 use std::ops::Range;
 
@@ -108,7 +108,7 @@ impl Diagnostic {
     }
 }
 
-/// Longer lines, in characters, are cut. An op with its types can take two hundred.
+/// Lines of more characters are cut. An op with its types can take two hundred.
 const MAX_WHOLE: usize = 240;
 
 /// Characters shown of a line that is cut.

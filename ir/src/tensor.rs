@@ -77,7 +77,7 @@ impl Tensor {
     /// Creates a tensor from its bytes.
     ///
     /// # Errors
-    /// If the number of bytes is not [`Tensor::byte_len`], and as that.
+    /// As [`Tensor::byte_len`], and if the number of bytes differs from it.
     pub fn new(
         element: ElementType,
         dims: Vec<usize>,

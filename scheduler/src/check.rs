@@ -1,4 +1,4 @@
-//! Proves a partition again from scratch, without sharing code with the partitioner.
+//! Verifies a partition from scratch, without sharing code with the partitioner.
 //!
 //! For the partition, [`check`] verifies:
 //! - Every op is in exactly one segment, and its decision names that segment.

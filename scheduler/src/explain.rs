@@ -323,8 +323,8 @@ fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option
     Some(format!("{also}the kernel of {label} would write {tensors} tensors; expected at most {most}"))
 }
 
-/// The uses of a value outside the kernel other than `op`, worded for a message; `None` without any. Reads
-/// only a few users, because a value may have very many, each with such a message.
+/// The uses of a value outside the kernel other than `op`, worded for a message; `None` without any. Names only a few
+/// users, because a value may have very many.
 fn other_uses(program: &Program, value: Value, op: Op, producer: Producer<'_>) -> Option<String> {
     const NAMED: usize = 3;
     let module = program.module();

@@ -70,7 +70,7 @@ pub(crate) fn max_tile_count(matmul: &Matmul, capability: &FormatCapability) -> 
     let [tile_rows, tile_columns] = capability.grid.tile.map(|extent| extent.max(1));
     let k = matmul.k.as_fixed().unwrap_or(1).max(1);
     let scale_tile = scale_bytes([Some(1), Some(SCALE_ROWS), Some(k)], matmul.format.block)?;
-    // The most 128-row blocks of an operand over all its matrices.
+    // The maximum number of 128-row blocks of an operand over all its matrices.
     let blocks = capability.max_scale_bytes / scale_tile;
     let of_extent = |extent: Option<u64>, tile: u64| match extent {
         Some(extent) => Some(extent.div_ceil(tile)),

@@ -4,10 +4,10 @@
 //! - An op outside kernels has the largest stage of its operands; inputs have stage 0.
 //! - A kernel has a larger stage than everything it reads.
 //!
-//! Along a use the stage never falls, and into a kernel it rises. A path that left a kernel would return at a
-//! higher stage than the kernel's own. Hence an op joins a kernel only if its other operands have a lower
-//! stage. To admit an op, the kernel's stage may rise until something outside uses a value of the kernel:
-//! until then no other stage depends on it.
+//! Along a use the stage never decreases, and a use by a kernel increases it. A path that left a kernel would therefore
+//! return at a higher stage than the kernel's own. Hence an op joins a kernel only if its other operands have a lower
+//! stage. The kernel's stage may be raised to admit an op until something outside uses a value of the kernel, because
+//! no other stage depends on it until then.
 //!
 //! Trimming ([`crate::trim`]) removes an op together with its users inside the kernel. A removed op keeps the
 //! kernel's stage. Its operands have at most that stage, and its users were placed no lower.

@@ -42,7 +42,7 @@ pub(crate) enum Illegal {
 }
 
 /// Returns the external operands that an op adds to the epilogue of a kernel. Splat constants are omitted,
-/// because they may become part of the kernel. `inside` tells which values the kernel computes; the op reads
+/// because they may become part of the kernel. `inside` returns true for values that the kernel computes; the op reads
 /// at least one of them.
 pub(crate) fn check_legal(
     program: &Program,

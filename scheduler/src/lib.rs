@@ -4,7 +4,7 @@
 //! - [`partition()`] grows a kernel from every `scaled_mma` that the target accepts. The kernel takes the following
 //!   elementwise ops, block quantizations and reductions as far as the target's epilogue supports them. All other ops
 //!   go to device or fallback segments, each with a [`Rejection`].
-//! - [`check()`] proves a partition again, without the partitioner's code.
+//! - [`check()`] verifies a partition independently of the partitioner's code.
 //! - [`violated`] checks the extents of one call against a plan's constraints, before launch.
 //!
 //! Targets are known only by their [`fourfold_ir::Capabilities`]. The crate has no optional features, does no I/O and

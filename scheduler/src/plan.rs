@@ -377,7 +377,7 @@ pub enum Constraint {
         k: Dim,
         /// The number of elements per scale.
         block: u32,
-        /// The most bytes, including padding and the batch.
+        /// The maximum number of bytes, including padding and the batch.
         limit: u64,
     },
     /// The tiles of D, over all matrices, fit in one launch.
@@ -390,7 +390,7 @@ pub enum Constraint {
         columns: Dim,
         /// The rows and columns of a tile.
         tile: [u64; 2],
-        /// The most tiles.
+        /// The maximum number of tiles.
         limit: u64,
     },
     /// The extent is at least one.

@@ -1,4 +1,4 @@
-//! Reason codes: stable names, which scripts may rely on, for why an op is not in a kernel.
+//! Reason codes: stable names of the reasons why an op is not in a kernel. Scripts may rely on them.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ define_codes! {
     /// A scale operand is not in the blocked layout.
     ScaleLayout = "scale_layout",
         "convert the scales with swizzle_scales; convert those of weights once and pass them as a param";
-    /// Hardware multiplies no format with this scale type and block.
+    /// No hardware multiplies a format with this scale type and block.
     ScaleDtype = "scale_dtype",
         "use f8E4M3FN scales per 16 (NVFP4) or f8E8M0FNU scales per 32 (MX)";
     /// K is not a multiple that the format requires.
@@ -62,13 +62,13 @@ define_codes! {
     /// The target has no kernel for this format.
     TargetLacksFormat = "target_lacks_format",
         "choose another target, or quantize to a format that this one supports";
-    /// The kernel cannot compute, write, or read as C this element type.
+    /// The kernel cannot compute or write this element type, or read it as C.
     OutputDtype = "output_dtype",
         "make the scaled_mma or the last convert produce an element type that the message names; convert C to one";
     /// Another operand has a shape or type that no epilogue reads, or makes the result larger than D.
     OperandShape = "operand_shape",
         "pass it as a scalar, one element per column ([N] or [1, N]), one per row ([.., M, 1]) or in D's shape, in f16, bf16 or f32";
-    /// The kernel already has the most steps, or the most operands of a shape.
+    /// The kernel already has the maximum number of steps, or of operands of a shape.
     EpilogueLimit = "epilogue_limit",
         "nothing to do: the remaining ops run after the kernel; a shorter epilogue would fit";
     /// The target is `cpu`, for which nothing is planned.

@@ -83,7 +83,7 @@ fn is_seen(program: &Program, value: Value, ops: &[Op]) -> bool {
         || users.iter().any(|user| ops.binary_search(user).is_err())
 }
 
-/// The most operands of an elementwise op.
+/// The maximum number of operands of an elementwise op.
 const MOST_OPERANDS: usize = 3;
 
 struct ExpressionBuilder {

@@ -33,7 +33,7 @@ use crate::suites;
 /// The manifest version.
 pub const SCHEMA: u32 = 1;
 
-/// The most combinations. More are assumed to be a mistake, because compiling them would take too long.
+/// The maximum number of combinations. More are assumed to be a mistake, because compiling them would take too long.
 pub const MOST_COMBINATIONS: usize = 100_000;
 
 /// A parsed manifest.

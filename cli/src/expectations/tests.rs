@@ -251,7 +251,7 @@ fn what_contraction_moves_is_carried_on_and_what_is_beyond_its_range_is_said() {
             ("g", Tensor::from_f32(vec![], &[factor]).expect("a number")),
         ]
     };
-    // Rounding 1.5 · 0.37 changes it by 2^-10.3 of itself, each time alike: e^(0.06) times as much.
+    // Rounding 1.5 · 0.37 changes it by 2^-10.3 of itself, in the same direction each time: a factor of e^(0.06).
     let case = Case::on_cpu(GROWING, true, &given(0.37));
     let right = case.changed(|_| {});
     assert!(right.ok && right.rule.ends_with(", or the effect of contraction"), "{right:?}");

@@ -96,7 +96,7 @@ pub(super) fn contracted(planned: &Planned) -> Vec<String> {
     planned.normalized().contracted().map(line).collect()
 }
 
-/// Returns the rules behind a kernel: those of normalization, then those that fuse its ops.
+/// Returns the rules that justify a kernel: those of normalization, then those that fuse its ops.
 pub(super) fn proof(planned: &Planned, segment: &Segment, plan: &ScaledMmaPlan) -> Vec<String> {
     let (original, module) = (planned.original().module(), planned.program().module());
     let mut lines = Vec::new();

@@ -6,9 +6,9 @@ use std::fmt;
 use super::text::{counted, device, inputs, ran, verdict, write_outputs};
 use super::{OutputReport, Report, SegmentReport};
 
-/// More segments than this are grouped by what they are and how they ran.
+/// Above this number, segments are grouped by tier and outcome.
 const SEGMENTS: usize = 8;
-/// More comparisons than this are listed only where they failed.
+/// Above this number, only failed comparisons are listed.
 const OUTPUTS: usize = 8;
 
 /// Prints a [`Report`] in about 15 lines, or more where something failed.

@@ -201,7 +201,7 @@ impl VerifyRow {
         }
     }
 
-    /// The word behind the row: nothing if it is right, `WRONG` only if the result is wrong.
+    /// The word at the end of the row: nothing if it is right, `WRONG` only if the result is wrong.
     fn verdict(&self) -> &'static str {
         let ran = matches!(self.ran, "kernel" | "emulated");
         match self.ok {

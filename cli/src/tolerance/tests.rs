@@ -1,4 +1,4 @@
-//! Wrong kernels are never called right: results are slightly wrong in each of the ways that occur.
+//! Tests that a wrong kernel is never accepted: results are altered slightly, in each way that occurs.
 
 mod outputs;
 

@@ -28,7 +28,7 @@ impl Bounds {
     /// is `at`. `range` is the interval of every possible value.
     pub(super) fn push(&mut self, element: ElementType, ends: Interval, at: f64, range: Interval) {
         let distance = (ends[1] - at).max(at - ends[0]);
-        // Only NaN meets NaN, so the distance is not used.
+        // NaN agrees only with NaN, so the distance is not used.
         self.distances.push(if distance.is_nan() { f64::INFINITY } else { distance });
         // An infinite or NaN end is no bound.
         let is_above = ends[0] > range[0];

@@ -1,5 +1,5 @@
 //! Real failures of compilers. `replay --build` still computes the right outputs, reports the compiler's own
-//! words, the fault and the remedy, and leaves nothing behind.
+//! words, the fault and the remedy, and leaves no files.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

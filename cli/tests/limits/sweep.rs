@@ -402,7 +402,7 @@ fn records_of_earlier_versions_that_call_a_time_out_a_compile_error_are_tried_ag
     }
 }
 
-/// Two kernels on three problems, one of which neither takes because its K is no multiple of 32.
+/// Two kernels on three problems, one of which neither takes because its K is not a multiple of 32.
 const MEASURED: &str = r#"
 schema = 1
 [[sweep]]

@@ -18,8 +18,8 @@ pub fn family(target: &str) -> Option<Family> {
     }
 }
 
-/// The most bytes of register spills in a default kernel with a plain linear combination and a row. Only
-/// Sm120's tile N of 64 spills, and only with nvcc 13.0, not with 13.1.115.
+/// The maximum register spills, in bytes, of a default kernel with a plain linear combination and a row. Only Sm120's
+/// tile N of 64 spills, and only with nvcc 13.0, not with 13.1.115.
 pub fn spills(configuration: &Configuration) -> u32 {
     match (configuration.family, configuration.tile[1]) {
         (Family::Sm120, 64) => 12,

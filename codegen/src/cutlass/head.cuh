@@ -1,5 +1,6 @@
-// Precedes CUTLASS's headers. nvcc compiles the source whole, or two compilers compile its parts in parallel. With
-// FOURFOLD_DEVICE nvcc sees only the kernel. With FOURFOLD_HOST the host's compiler sees only the code that calls it.
+// Precedes CUTLASS's headers. Either nvcc compiles the whole source, or two compilers compile its parts in parallel.
+// With FOURFOLD_DEVICE, nvcc sees only the kernel. With FOURFOLD_HOST, the host compiler sees only the code that calls
+// it.
 #ifndef FOURFOLD_HEAD
 #define FOURFOLD_HEAD
 
@@ -8,7 +9,7 @@
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-// Without nvcc's version this header is empty, and later includes keep it so: no kernel uses Volta's WMMA.
+// Without nvcc's version macro, this header is empty, and its include guard keeps it so. No kernel uses Volta's WMMA.
 #undef __CUDACC_VER_MAJOR__
 #undef __CUDACC_VER_MINOR__
 #include "cutlass/arch/wmma.h"
@@ -49,8 +50,8 @@ int SmId();
 
 #include "cutlass/version.h"
 
-// Replaces CuTe's tuples, whose instantiation dominates compile time. Empty elements need no instantiation to
-// construct or read, and no function is instantiated only for its return type. Other elements have CuTe's offsets.
+// Replaces CuTe's tuples, whose instantiation dominates compile time. Constructing or reading an empty element
+// instantiates nothing, and no function is instantiated only for its return type. Other elements have CuTe's offsets.
 #if CUTLASS_VERSION == 420 || CUTLASS_VERSION == 450
 #include <cute/config.hpp>
 #include <cute/util/type_traits.hpp>
@@ -59,7 +60,7 @@ int SmId();
 #include <cute/container/cuda_types.hpp>
 #include <cute/container/type_list.hpp>
 
-// Includes CuTe's tuple under another namespace, so that its include guard excludes it later.
+// Includes CuTe's tuple under another namespace, so that its include guard skips later includes.
 namespace cute_replaced {
 using namespace cute;
 }

@@ -8,7 +8,7 @@ use super::{Epilogue, Output, OutputKind, StepKind};
 impl Epilogue {
     /// A readable name: `alpha_add_gelu_bf16`.
     pub fn name(&self) -> String {
-        /// The most steps in a name; a longer epilogue also states the number of the others.
+        /// The maximum number of steps in a name; a longer epilogue also states the number of the others.
         const NAMED: usize = 6;
         let mut parts = Vec::new();
         parts.extend(self.alpha.then(|| "alpha".to_owned()));

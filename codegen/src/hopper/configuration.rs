@@ -23,9 +23,9 @@ pub struct Choice {
     pub tile: Tile,
     /// The cluster size: CTAs that share a tile, each with a part of K: 1, 2, 4 or 8.
     ///
-    /// A call gets at most as many CTAs as there are K-steps. With small M it gets at least as many as hold A
-    /// in shared memory. With 0 it gets as many as the device has room for and as leave each CTA two K-steps.
-    /// With 0 and an e4m3 tile, it gets the number that minimizes the work per CTA.
+    /// A call gets at most one CTA per K-step. For small M, it gets at least as many CTAs as are needed to hold A in
+    /// shared memory. With 0, it gets the largest number that fits on the device and leaves each CTA two K-steps. With
+    /// 0 and an e4m3 tile, it gets the number that minimizes the work per CTA.
     pub cluster: u32,
 }
 

@@ -14,16 +14,16 @@ pub(crate) use self::template::{Templated, emit_template};
 /// The version of the C interface of generated kernels. Every change to the interface raises it.
 pub const ABI_VERSION: u32 = 5;
 
-/// The most extents of a call.
+/// The maximum number of extents of a call.
 pub const MAX_EXTENTS: usize = 8;
 
-/// The most tensors that a kernel reads.
+/// The maximum number of tensors that a kernel reads.
 pub const MAX_OPERANDS: usize = 32;
 
-/// The most scalars that a kernel reads from device memory.
+/// The maximum number of scalars that a kernel reads from device memory.
 pub const MAX_SCALARS: usize = 8;
 
-/// The most tensors that a kernel writes.
+/// The maximum number of tensors that a kernel writes.
 pub const MAX_OUTPUTS: usize = 8;
 
 /// The interface limits for templates.

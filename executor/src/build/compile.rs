@@ -29,8 +29,8 @@ use crate::process::{Cancel, ToolRun, run_tool_watched};
 /// them.
 ///
 /// `-O1` applies to host code; device code is always optimized. `-fno-gnu-unique` is set because the dynamic linker
-/// never unloads a library with unique symbols, which CCCL defines. The same holds for a library to whose symbols
-/// another library is bound, as the C++ runtime's templates are. So only the interface is exported.
+/// never unloads a library with unique symbols, which CCCL defines. Nor does it unload a library to whose symbols
+/// another library is bound, as can happen with templates of the C++ runtime. Therefore only the interface is exported.
 ///
 /// The fixed random seed and stripped symbols make builds reproducible: nvcc names temporary files after its process
 /// ID, and their names become symbols.

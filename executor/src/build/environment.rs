@@ -65,9 +65,9 @@ impl ToolEnvironment {
         ToolEnvironment::new(&Environment::from_process())
     }
 
-    /// The part that enters cache keys. Empty for the system's `g++`, as for its C library, so that machines without
-    /// a compiler find entries built elsewhere. Otherwise the host compiler's version, and a digest of its program
-    /// and of `LD_LIBRARY_PATH`, which is passed on.
+    /// The part that enters cache keys. Empty for the system's `g++`, whose version is ignored like that of the C
+    /// library, so that machines without a compiler find entries built elsewhere. Otherwise the host compiler's
+    /// version, and a digest of its program and of `LD_LIBRARY_PATH`, which is passed on.
     pub fn identity(&self) -> &str {
         &self.identity
     }

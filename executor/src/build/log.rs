@@ -79,7 +79,7 @@ pub(super) struct LogReader {
 impl LogReader {
     /// Processes the next line.
     pub(super) fn line(&mut self, line: &str) {
-        // A flood of output is mostly one line repeated, and a repeated line adds no fact.
+        // Very long output is mostly one repeated line, which adds no information.
         if line == self.previous {
             return;
         }

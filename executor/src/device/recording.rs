@@ -113,7 +113,7 @@ impl Recording {
         let (mut nodes, mut calls) = (Vec::new(), Vec::new());
         for node in nodes_of(&graph)? {
             let mut kind = MaybeUninit::<CUgraphNodeType>::uninit();
-            // SAFETY: the node is one of the graph, which is live; so is what is written to.
+            // SAFETY: the node belongs to the graph; the graph and the output are live.
             check("cuGraphNodeGetType", unsafe { sys::cuGraphNodeGetType(node, kind.as_mut_ptr()) })?;
             // SAFETY: the driver has written it. It is read as an integer, since a later driver may have more kinds.
             let kind = unsafe { kind.as_ptr().cast::<u32>().read() };
@@ -135,7 +135,7 @@ impl Recording {
         &self.nodes
     }
 
-    /// Puts the recorded kernels and byte memsets on a stream again, with driver calls alone: the cost of a launch
+    /// Enqueues the recorded kernels and byte memsets on a stream again, with driver calls only: the cost of a launch
     /// without its caller's overhead. Does not wait for the device.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ fn nodes_of(graph: &Recorded) -> Result<Vec<CUgraphNode>, DeviceError> {
 fn kernel(node: CUgraphNode) -> Result<(Node, DriverCall), DeviceError> {
     // SAFETY: all zero is null and 0.
     let mut found: CUDA_KERNEL_NODE_PARAMS = unsafe { std::mem::zeroed() };
-    // SAFETY: the node is a kernel's, and what is written to is live.
+    // SAFETY: the node is a kernel's, and the output is live.
     check("cuGraphKernelNodeGetParams", unsafe { sys::cuGraphKernelNodeGetParams_v2(node, &mut found) })?;
     let mut function = found.func;
     if function.is_null() {
@@ -240,14 +240,14 @@ fn kernel(node: CUgraphNode) -> Result<(Node, DriverCall), DeviceError> {
 }
 
 fn parameters_of(function: CUfunction) -> Result<(usize, usize), DeviceError> {
-    // SAFETY: the function is live, and so is what is written to.
+    // SAFETY: the function and the outputs are live.
     count_parameters("cuFuncGetParamInfo", |index, offset, size| unsafe {
         sys::cuFuncGetParamInfo(function, index, offset, size)
     })
 }
 
 fn parameters_of_kernel(kernel: CUkernel) -> Result<(usize, usize), DeviceError> {
-    // SAFETY: the kernel is live, and so is what is written to.
+    // SAFETY: the kernel and the outputs are live.
     count_parameters("cuKernelGetParamInfo", |index, offset, size| unsafe {
         sys::cuKernelGetParamInfo(kernel, index, offset, size)
     })
@@ -275,7 +275,7 @@ fn count_parameters(
 fn attribute(node: CUgraphNode, id: CUlaunchAttributeID) -> Result<CUkernelNodeAttrValue, DeviceError> {
     // SAFETY: the union is made of numbers, all of which may be 0.
     let mut value: CUkernelNodeAttrValue = unsafe { std::mem::zeroed() };
-    // SAFETY: the node is a kernel's, and what is written to is live.
+    // SAFETY: the node is a kernel's, and the output is live.
     match unsafe { sys::cuGraphKernelNodeGetAttribute(node, id, &mut value) } {
         // SAFETY: as above.
         CUresult::CUDA_ERROR_INVALID_VALUE => Ok(unsafe { std::mem::zeroed() }),
@@ -295,7 +295,7 @@ fn cluster_attribute(cluster: [u32; 3]) -> CUlaunchAttribute {
 fn memset(node: CUgraphNode) -> Result<(Node, DriverCall), DeviceError> {
     // SAFETY: all zero is address 0 and no elements.
     let mut found: CUDA_MEMSET_NODE_PARAMS = unsafe { std::mem::zeroed() };
-    // SAFETY: the node is a memset's, and what is written to is live.
+    // SAFETY: the node is a memset's, and the output is live.
     check("cuGraphMemsetNodeGetParams", unsafe { sys::cuGraphMemsetNodeGetParams(node, &mut found) })?;
     let described = MemsetNode {
         address: found.dst,

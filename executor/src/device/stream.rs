@@ -391,7 +391,7 @@ impl Graph {
         })
     }
 
-    /// Puts the recorded work on a stream. Does not wait for the device.
+    /// Enqueues the recorded work on a stream. Does not wait for the device.
     ///
     /// # Errors
     /// [`DeviceError::OtherDevice`] when the stream belongs to another device than the graph, or the driver's error.

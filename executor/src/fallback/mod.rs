@@ -155,7 +155,7 @@ impl ResultType {
     }
 }
 
-/// The error for a tensor, or for data of its size, that memory does not hold.
+/// The error for a tensor, or for data of its size, that does not fit in memory.
 fn no_memory(element: ElementType, dims: &[usize], NoMemory { bytes }: NoMemory) -> FallbackError {
     FallbackError::Memory { what: format!("a tensor of {element} with shape {dims:?}"), bytes }
 }

@@ -294,7 +294,7 @@ fn loadable_name(path: &Path) -> io::Result<(PathBuf, Option<File>)> {
 
 fn read_metadata(symbols: &Symbols, path: &Path) -> Result<Metadata, LoadError> {
     let bad = |reason: String| LoadError::BadMetadata { path: path.to_owned(), reason };
-    // SAFETY: the function takes nothing and returns a static string.
+    // SAFETY: the function takes no arguments and returns a static string.
     let text = unsafe { (symbols.metadata)() };
     if text.is_null() {
         return Err(bad("the library returns none".to_owned()));

@@ -45,7 +45,7 @@ impl Prepared {
         })
     }
 
-    /// Puts the kernel on a stream (a `CUstream`, null for the default one). Does not wait for the device.
+    /// Enqueues the kernel on a stream (a `CUstream`, null for the default one). Does not wait for the device.
     ///
     /// # Errors
     /// When the launch itself fails.

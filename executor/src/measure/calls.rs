@@ -66,7 +66,7 @@ impl<'a> Calls<'a> {
         Ok(microseconds(&start, &end)?)
     }
 
-    /// Puts some calls of a half on the stream, which is private. The caller synchronizes before it reuses them, or
+    /// Enqueues some calls of a half on the stream, which is private. The caller synchronizes before it reuses them, or
     /// records them. After an error nothing more is launched.
     fn put(&mut self, half: Half, calls: Range<usize>) -> Result<(), DeviceError> {
         let sets = self.sets;

@@ -20,7 +20,7 @@
 //!
 //! Limits that the caller must handle:
 //!
-//! - A kernel that does not end is waited for forever. Run unknown kernels in a process that can be killed.
+//! - A kernel that does not end makes the call wait forever. Run unknown kernels in a process that can be killed.
 //! - A kernel that makes the device fail destroys its context ([`DeviceError::is_sticky`]). Restart the process.
 //! - The driver does not report current clock rates. Clocks are warmed up, but may still vary. To compare two
 //!   kernels, alternate between them, and check that the first one's time repeats.

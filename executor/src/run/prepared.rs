@@ -43,7 +43,7 @@ pub(super) struct ReadyCall {
 }
 
 impl PreparedProgram {
-    /// Puts every kernel on a stream. Can be captured in a graph.
+    /// Enqueues every kernel on a stream. Can be captured in a graph.
     ///
     /// # Errors
     /// [`DeviceError::OtherDevice`] when the stream belongs to another device. When a launch fails, the driver's
@@ -211,7 +211,7 @@ fn check_overlaps(mut ranges: Vec<Range<'_>>, (address, bytes): (u64, u64)) -> R
     ranges.push(Range { start: address, end: address.saturating_add(bytes), name: None, written: true });
     ranges.retain(|range| range.start < range.end);
     ranges.sort_by_key(|range| range.start);
-    // Of the earlier ranges: the furthest end of any, and of those that are written.
+    // The earlier ranges that end last: among all ranges, and among the written ones.
     let (mut any, mut written): (Option<Range<'_>>, Option<Range<'_>>) = (None, None);
     let further = |old: Option<Range<'_>>, new| old.is_none_or(|old: Range<'_>| old.end < new);
     for range in ranges {

@@ -217,7 +217,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Puts a call on the stream, or returns the reason that it cannot be prepared.
+    /// Enqueues a call on the stream, or returns the reason that it cannot be prepared.
     fn launch(
         &mut self,
         position: usize,
@@ -243,11 +243,11 @@ impl<'a> Runner<'a> {
                 stream.fill(&memory.workspace, 0, size(call.workspace), byte).map_err(failed)?;
             }
         }
-        // SAFETY: the context is current, and the stream belongs to it. `admit` has checked that the operands have
-        // the sizes that the kernel takes; `check_operand` and `upload`, that the buffers have those sizes. Buffers
-        // and workspace are retired at the earliest: then only later work on the same stream reuses them, or they are
-        // freed, which waits for the device. Earlier work on the stream no longer needs the memory that this call
-        // gets.
+        // SAFETY: the context is current, and the stream belongs to it. `admit` has checked that the operands have the
+        // sizes that the kernel takes; `check_operand` and `upload`, that the buffers have those sizes. Buffers and
+        // workspace live at least until they are retired. After that, only later work on the same stream reuses them,
+        // or they are freed, which waits for the device. Earlier work on the stream no longer needs the memory that
+        // this call gets.
         let prepared = unsafe {
             call.kernel.prepare(
                 &call.device,

@@ -495,7 +495,7 @@ impl Inner {
     }
 
     /// Builds a kernel. A doubtful failure ([`BuildError::is_doubtful`]) is retried once in a fresh folder, since its
-    /// cause may have passed. With a launcher no failure lasts, so none is retried.
+    /// cause may have been transient. With a launcher no failure lasts, so none is retried.
     fn build(
         &self,
         request: &Request,

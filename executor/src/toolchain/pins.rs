@@ -86,8 +86,8 @@ const COMPILER: &[(&str, &str)] = &[("nvidia/", "nvidia/"), ("{info}/licenses/",
 
 /// The pins. The compiler's own packages have one version; CCCL and the runtime come from the same CUDA release.
 ///
-/// The disassembler comes from a later release, the first one published; it reads the compiler's binaries. The
-/// CUTLASS headers have no newer package of their own: this one carries them unchanged.
+/// The disassembler comes from a later release, the first one that publishes it; it reads the compiler's binaries. The
+/// CUTLASS headers have no newer package of their own; this package contains them unchanged.
 pub const PINNED: Pinned = Pinned {
     nvcc: "13.1.115",
     cutlass: "4.5.0",

@@ -82,8 +82,8 @@ pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Ver
     }
 }
 
-/// Asks nvcc for its toolkit's folder, which a dry run prints as `#$ TOP=folder`. A wrapper script is in no toolkit
-/// itself. `None` if it does not say, or the folder does not exist.
+/// Asks nvcc for its toolkit's folder, which a dry run prints as `#$ TOP=folder`, because a wrapper script is outside
+/// its toolkit. `None` if nvcc does not print it, or the folder does not exist.
 pub(super) fn toolkit_root(nvcc: &Path, environment: &Environment) -> Option<PathBuf> {
     let mut command = Command::new(nvcc);
     isolate(&mut command, environment);

@@ -1,4 +1,4 @@
-//! Builds and loads with a stand-in compiler: every way it can fail, what is reported, and that nothing is left.
+//! Builds and loads with a stand-in compiler: every kind of failure, its report, and that no files remain.
 #![allow(unsafe_code, reason = "the functions of a loaded kernel take pointers")]
 
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn source(behave: &str, sass: &str, metadata: &str, defines: &str) -> String {
 }
 
 fn open(library: &Path) -> Result<Kernel, LoadError> {
-    // SAFETY: it is the stand-in, which has no initializers, or nothing that can be loaded.
+    // SAFETY: the library is the stand-in, which has no initializers, or a file that cannot be loaded.
     unsafe { Kernel::open(library) }
 }
 
@@ -208,14 +208,14 @@ fn the_compiler_gets_an_argument_vector_and_no_flags_from_outside() {
         assert!(arguments.contains(&flag), "{flag} is missing in {arguments:?}");
     }
     assert!(arguments.contains(&"-gencode=arch=compute_100a,code=sm_100a"));
-    // By names that say nothing, in the order that was given.
+    // Through neutral link names, in the given order.
     let arguments = arguments.join(" ");
     assert!(arguments.contains(" -I links/include0 -I links/include1 -L links/library0 "), "{arguments}");
     assert!(arguments.ends_with(" -o kernel.so -include kernel.cu -x=cu /dev/null"), "{arguments}");
     assert!(!error.log().unwrap().contains("with a space"), "{error:?}");
     let variables: Vec<_> =
         error.log().unwrap().lines().filter_map(|line| line.strip_prefix("variable: ")).collect();
-    // A shell adds the last ones.
+    // A shell adds the last four.
     let ours = ["LC_ALL=C", "TMPDIR=tmp", "PATH=/usr/local/bin:/usr/bin:/bin:"];
     let expected = |variable: &&str| {
         ours.iter().chain(&["PWD=", "OLDPWD=", "SHLVL=", "_="]).any(|name| variable.starts_with(name))
@@ -241,10 +241,10 @@ fn a_launcher_gets_one_plain_compilation_and_a_missing_one_is_named() {
     }
     let phases: Vec<_> = artifact.resources().phases.iter().map(|phase| phase.name.as_str()).collect();
     assert_eq!((phases.as_slice(), artifact.resources().registers), (&["launcher", "link"][..], Some(168)));
-    // A server that it starts outlives the build.
+    // A server that the launcher starts outlives the build.
     let own = std::env::var("TMPDIR").unwrap_or_else(|_| "unset".to_owned());
     assert!(artifact.log().contains(&format!("TMPDIR of the launcher: {own}\n")), "{}", artifact.log());
-    // It knows a source again where it lay before.
+    // The launcher recognizes a source again only in the same folder.
     let place = |artifact: &Artifact| {
         let log = artifact.log();
         log.lines().find_map(|line| line.strip_prefix("in the folder ")).map(str::to_owned).unwrap()
@@ -261,7 +261,7 @@ fn a_launcher_gets_one_plain_compilation_and_a_missing_one_is_named() {
     check(&error, "launcher_missing", BuildFault::Toolchain, "fourfold-no-such-launcher");
 }
 
-/// Has a source compiled in two passes.
+/// Makes the compiler use two passes.
 const PASSES: &str = "// FOURFOLD_DEVICE FOURFOLD_HOST\n";
 
 #[test]
@@ -377,7 +377,7 @@ fn a_kernel_that_is_not_what_its_library_launches_is_refused() {
     let error = bench.fail(&source("compile", GOOD_SASS, &named("_ZN8fourfold6kernelILm3072E"), ""));
     let words = "entry function is _ZN7cutlass8MMA_AtomIJNS4_17SM100_MMA_MXF4_SSE";
     check(&error, "metadata_mismatch", BuildFault::OurBug, words);
-    // Of several kernels every one.
+    // With several kernels, each must exist.
     let (here, missing) = ("_ZN7cutlass8MMA_Atom", "_ZN8fourfold6kernelILi16E");
     bench.build(&source("compile", GOOD_SASS, &named(&format!("{here} {here}")), "")).unwrap();
     for both in [format!("{here} {missing}"), format!("{missing} {here}")] {
@@ -681,7 +681,7 @@ fn a_kernel_without_scales_lacks_the_function_for_them() {
     for role in ["sfa", "sfb", "y1"] {
         assert_eq!(kernel.scale_offset(role, &extents, 0, 0, 0), None);
     }
-    // The rest of it answers.
+    // The rest of the library works.
     let device = Device { sm_count: 3, max_active_clusters: 0 };
     assert_eq!(kernel.query(&device, &extents).unwrap().workspace, 3 * 64);
     assert_eq!(kernel.grid(&device, &extents), Ok(None));

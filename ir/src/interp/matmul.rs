@@ -84,7 +84,7 @@ const SCALE_UNITS: f32 = 512.0;
 const PRODUCT_UNIT: f32 = 1.0 / ((1 << 20) as f32);
 /// The largest operand, 6 · 448, in its units of 2^-10.
 const MAX_OPERAND: i64 = 6 * 448 * 1024;
-/// The most products whose sum cannot overflow i64: 1 217 394.
+/// The largest number of products whose sum cannot overflow i64: 1 217 394.
 const MAX_I64_TERMS: usize = (i64::MAX / (MAX_OPERAND * MAX_OPERAND)) as usize;
 
 impl BlockScaled<'_> {
@@ -137,7 +137,7 @@ impl BlockScaled<'_> {
 
 /// The exact sum of products, rounded once to f32.
 fn integer_dot(a: &[i64], b: &[i64]) -> f32 {
-    // `as` rounds to nearest even. Multiplying by 2^-20 is exact: the result is zero or at least 2^-20, no subnormal.
+    // `as` rounds to nearest even. Multiplying by 2^-20 is exact: the result is zero or at least 2^-20.
     let sum = if a.len() <= MAX_I64_TERMS {
         a.iter().zip(b).map(|(a, b)| a * b).sum::<i64>() as f32
     } else {

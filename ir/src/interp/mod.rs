@@ -21,9 +21,10 @@ use crate::program::Program;
 use crate::tensor::{Tensor, TensorError};
 use crate::types::{ElementType, ScaleLayout, SymbolValues, TensorType};
 
-/// The most elements of a tensor. An op keeps a few arrays of f64 or i64, so each takes up to 2 GiB.
+/// The maximum number of elements of a tensor. An op keeps a few arrays of f64 or i64, so each takes up to 2 GiB.
 const MAX_ELEMENTS: usize = 1 << 28;
-/// The most bytes of a result: `MAX_ELEMENTS` f32. Needed as well, because small blocked matrices are mostly padding.
+/// The maximum size of a result in bytes: `MAX_ELEMENTS` f32. Small blocked matrices are mostly padding, so a limit on
+/// elements does not suffice.
 const MAX_BYTES: usize = 1 << 30;
 
 /// An error from evaluating a verified program on given inputs. The caller is at fault: extents or tensors are wrong.
@@ -151,7 +152,7 @@ pub fn interpret_op(
     tensors.collect::<Result<_, _>>().map_err(|source| InterpretError::of_tensor(&place, source))
 }
 
-/// An upper bound of the bytes that an op allocates. Per operand: its codes and one i64 or f64 array. Per result:
+/// An upper bound on the bytes that an op allocates. Per operand: its codes and one i64 or f64 array. Per result:
 /// three arrays of indices, two of values, and the tensor itself, counting one array twice because it grows.
 fn most_bytes(operands: &[&Tensor], results: &[ResultType]) -> usize {
     const EACH_OPERAND: usize = 16;

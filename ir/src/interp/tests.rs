@@ -95,7 +95,7 @@ fn convert_saturates_or_overflows_as_the_type_says() {
     check_values(&to(F8E5M2), &[0.3125, -5.0, 2.5, 512.0, 57344.0, -57344.0, 57344.0, NAN]);
     check_values(&to(F16), &[0.300_048_828_125, -5.101_562_5, 2.5, 500.0, INF, -INF, INF, NAN]);
     check_values(&to(I32), &[0.0, -5.0, 2.0, 500.0, 1e6, -2_147_483_648.0, 2_147_483_647.0, 0.0]);
-    // 2^24 + 1 is no f32; from i32 it is rounded once, to even.
+    // 2^24 + 1 is not an f32; conversion from i32 rounds it once, to even.
     let x = Tensor::new(I32, vec![2], None, [16_777_217i32, -3].map(i32::to_le_bytes).concat()).unwrap();
     check_values(&run(OpKind::Convert, &[&x], ty(&[2], F32)), &[16_777_216.0, -3.0]);
     // FP4 widens exactly, low nibble first.

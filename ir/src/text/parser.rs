@@ -10,8 +10,8 @@ use crate::module::{Module, Operation, ValueData, ValueDef};
 use crate::ops::{AttributeError, AttributeValue, OpKind};
 use crate::types::TensorType;
 
-/// The most attributes and the most named operands of one op. No op takes nearly as many. Bounds the quadratic check
-/// for repeated names.
+/// The maximum number of attributes, and of named operands, of one op. No op takes nearly as many. Bounds the quadratic
+/// check for repeated names.
 const MAX_NAMED: usize = 16;
 
 /// Parses a text of at most `max_len` bytes, itself at most `u32::MAX`.

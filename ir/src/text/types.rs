@@ -9,8 +9,8 @@ use crate::entities::Symbol;
 use crate::ops::AttributeValue;
 use crate::types::{Dim, ElementType, ScaleLayout, TensorType};
 
-/// The most extents of a type and the most symbols of an extent. Real programs stay far below. Later stages form
-/// products of extents, whose cost grows with the square of this.
+/// The maximum number of extents of a type, and of symbols of an extent. Real programs stay far below. Later stages
+/// form products of extents, whose cost grows with the square of this number.
 const MAX_RANK: usize = 64;
 
 impl<'s> Parser<'s> {

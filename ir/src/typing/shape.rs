@@ -5,7 +5,7 @@ use crate::ops::ConstantValue;
 use crate::types::{Dim, ElementType, Shape, dim_product};
 use crate::verify::VerifyErrorKind as Kind;
 
-/// The most elements of a constant. Larger ones should be params, because a program is text.
+/// The maximum number of elements of a constant. Larger ones should be params, because a program is text.
 const MAX_CONSTANT: u64 = 1 << 24;
 
 pub(super) fn reshape(site: &mut Site<'_>) {

@@ -13,7 +13,8 @@ use crate::typing;
 
 /// The largest rank. Bounds the work per op.
 const MAX_RANK: usize = 8;
-/// The most symbols of an extent, enough to merge eight axes of four symbols each. Bounds the work per extent.
+/// The maximum number of symbols of an extent, enough to merge eight axes of four symbols each. Bounds the work per
+/// extent.
 const MAX_SYMBOLS: usize = 32;
 /// The largest constant of an extent. With [`MAX_COUNT`] it keeps byte sizes within 64 bits: an element takes at most
 /// 4 bytes, and blocked padding multiplies a size by at most 512.

@@ -70,8 +70,7 @@ pub(crate) fn silu_of_quotient(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     }
 }
 
-/// `x/2 · (1 + erf(x/√2))`, the factors in any order that never overflows, or only where `x · (1 +
-/// erf(x/√2))` does.
+/// `x/2 · (1 + erf(x/√2))`, with the factors in any order that overflows at most where `x · (1 + erf(x/√2))` does.
 pub(crate) fn gelu(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     written_gelu(matched, UnaryKind::Erf, |matched, argument, x| {
         let Some(product) = factors(matched, argument, x, None) else { return false };
@@ -109,9 +108,9 @@ pub(crate) fn gelu_tanh(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     })
 }
 
-/// Matches `x · 1/2 · (1 + inner(argument))` with a valid argument for x. The result is the function of x. If
-/// x is multiplied by the sum before it is halved, the result is half of twice the function, which is
-/// infinite where that product is.
+/// Matches `x · 1/2 · (1 + inner(argument))` with a valid argument for x. The result is the function of x. If the
+/// program multiplies x by the sum before it halves the product, the result is instead half of twice the function,
+/// which overflows where that product does.
 fn written_gelu(
     matched: &mut RuleMatch<'_>,
     inner: UnaryKind,
@@ -197,7 +196,7 @@ fn candidates(matched: &RuleMatch<'_>, argument: Id) -> Vec<Id> {
     found
 }
 
-/// The most classes that a search visits.
+/// The maximum number of classes that a search visits.
 const MOST_FACTORS: usize = 24;
 
 /// The factors of a product.

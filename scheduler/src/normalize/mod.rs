@@ -178,8 +178,8 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
 /// Rewrites a program into an equivalent one in which products of block-scaled operands are `scaled_mma`.
 /// Never fails. The result depends on the arguments only.
 pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
-    /// The most rounds. A rewritten region may enable rules in another, so each round visits all regions. No
-    /// known program needs more than three.
+    /// The maximum number of rounds. A rewritten region may enable rules in another, so each round visits all regions.
+    /// No known program needs more than three.
     const MOST_ROUNDS: usize = 6;
     let mut draft = Draft::new(program);
     let mut saturation: Option<Saturation> = None;
@@ -272,7 +272,7 @@ fn fate(draft: &Draft, new_ops: &[Option<Op>], op: Op) -> Fate {
     Fate::Gone { steps: steps(&rules) }
 }
 
-/// Collects the original ops behind a new op, and the rules, those of earlier rounds first.
+/// Collects the original ops that a new op replaces, and the rules, those of earlier rounds first.
 fn trace(draft: &Draft, op: Op, from: &mut Vec<Op>, rules: &mut Vec<usize>, seen: &mut HashSet<Op>) {
     if !seen.insert(op) {
         return;

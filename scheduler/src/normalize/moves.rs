@@ -1,5 +1,4 @@
-//! Rules on moves: transposes and reshapes merge, and reshapes move behind elementwise ops and before
-//! dequantization.
+//! Rules on moves: transposes and reshapes merge, and reshapes move after elementwise ops and before dequantization.
 
 use egg::{Id, Language};
 use fourfold_ir::{Dim, ScaleLayout, TensorType, dim_product};

@@ -10,10 +10,10 @@ use super::expression::{Expression, Member};
 use super::language::{Attribute, LeafInfo, OwnAttribute, Tables, Term};
 use crate::attribute::Leaf;
 
-/// The most ops of a region before and behind its multiplication.
+/// The maximum number of ops of a region before and after its multiplication.
 const MOST_BEFORE: usize = 24;
 const MOST_BEHIND: usize = 40;
-/// The most users of a value that is followed.
+/// The maximum number of users of a value that is followed.
 const MOST_USERS: usize = 8;
 
 /// A multiplication with its surrounding ops.

@@ -42,7 +42,7 @@ struct Plan {
     unit_n: u64,
     max_units: u64,
     max_elements: u64,
-    /// The most units of a CTA whose warps keep A in registers, and true if they do.
+    /// The maximum number of units of a CTA whose warps keep A in registers, and true if they do.
     max_regs_units: u64,
     is_small_m_regs: bool,
     /// Clusters that help with tiles of the last round: their number, the helped tiles, the splits of each, and

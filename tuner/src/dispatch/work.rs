@@ -54,7 +54,7 @@ fn room(processors: u64, blocks: u64) -> u64 {
 }
 
 /// The work of a kernel for large M. If the table does not fix the cluster size, it is the largest that fits one wave.
-/// In the last wave, idle CTAs compute K-tails of other tiles.
+/// In the last wave, idle CTAs compute the last K steps of other tiles.
 fn tiled(shared: Shared, problem: &Problem, processors: u64) -> Work {
     let tiles = tiles(shared.tile, problem);
     let mut blocks = match u64::from(shared.cluster) {

@@ -8,7 +8,7 @@ pub(super) struct Location {
     pub(super) rows: usize,
     /// The worth by column, then row; at least 0.
     pub(super) worth: Vec<Vec<f64>>,
-    /// The most columns of a choice.
+    /// The maximum number of columns of a choice.
     pub(super) most: usize,
     /// Number of rows to be covered; 0 without a required cover.
     pub(super) required: usize,

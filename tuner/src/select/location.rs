@@ -11,8 +11,8 @@ use super::columns::{Location, gain};
 use super::cover::Cover;
 use super::relax::Relaxed;
 
-/// The most variables of an integer program. With more, the solver hardly finishes the relaxation in an acceptable
-/// time.
+/// The maximum number of variables of an integer program. With more, the solver hardly finishes the relaxation in an
+/// acceptable time.
 const MOST_VARIABLES: usize = 40_000;
 
 /// A choice of columns.

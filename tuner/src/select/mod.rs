@@ -50,7 +50,7 @@ pub enum Goal {
     },
     /// At most this many kernels, with the largest mean efficiency.
     Best {
-        /// The most kernels, at least 1.
+        /// The maximum number of kernels, at least 1.
         kernels: usize,
     },
 }

@@ -6,7 +6,7 @@
 
 use super::columns::Location;
 
-/// The most price updates.
+/// The maximum number of price updates.
 const ROUNDS: u64 = 400;
 
 /// The relaxation at the best prices found.

@@ -46,8 +46,9 @@ pub fn machine(device: &Device) -> Machine {
 /// Runs every built kernel for the device's target on every problem of the shard, and records the outcomes. `clock`
 /// returns seconds since 1970.
 ///
-/// # Errors If the device fails for good, a record cannot be written, or the sweep is cancelled. A kernel that made
-/// the device fail is recorded, so that the next sweep continues after it.
+/// # Errors
+/// If the device fails for good, a record cannot be written, or the sweep is cancelled. A kernel that made the device
+/// fail is recorded, so that the next sweep continues after it.
 #[allow(clippy::too_many_arguments, reason = "tasks, options, device and callbacks are separate concerns")]
 pub fn run(
     tasks: &[Task],

@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a command and returns the message of a panic, whose place is on stderr by then.
+/// Runs a command and returns the message of a panic, whose location has been printed to stderr.
 fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -199,7 +199,7 @@ fn tell_of_missing_kernels(ran: usize, planned: usize) {
 /// Runs code that may call libraries which print, such as kernels in debug mode, and keeps stdout clean for the
 /// report.
 fn with_stdout_kept<T>(run: impl FnOnce() -> T) -> T {
-    // Without a standard output, nothing can spoil it.
+    // Without a standard output, there is nothing to keep clean.
     let _kept = stdout_on_stderr().ok();
     run()
 }
@@ -268,7 +268,7 @@ fn told(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{}", without_controls(&line.to_string()));
 }
 
-/// Escapes control characters other than newline and tab, so that names and quoted lines control no terminal.
+/// Escapes control characters other than newline and tab, so that names and quoted lines cannot control a terminal.
 fn without_controls(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {

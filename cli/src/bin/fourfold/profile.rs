@@ -407,8 +407,8 @@ fn run_plain(
     Ok(Ok((PlainRun { ok: Some(replayed.ok), error: None, launched }, Some(replayed))))
 }
 
-/// Returns the command that a tool runs: this program, with the target and the GPU fixed whatever the environment
-/// says.
+/// Returns the command that a tool runs: this program, with target and GPU as options, so that the environment cannot
+/// change them.
 fn child(arguments: &Arguments, target: &str, gpu: &Gpu, place: &Options) -> Result<Vec<OsString>, Trouble> {
     let program = this_program().map_err(|error| {
         let message = format!("the path of this program is unknown: {error}");

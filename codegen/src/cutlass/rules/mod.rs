@@ -1,8 +1,8 @@
 //! The rules that a configuration must satisfy before nvcc compiles it, as data.
 //!
-//! Rules 1 to 17 were compared with every configuration of `fixtures/combos.jsonl` (`tests/combos.rs`). They
-//! reject what nvcc rejects and accept what it builds, except for builds that stop at types and would fail in
-//! the body.
+//! Rules 1 to 17 were compared with every configuration of `fixtures/combos.jsonl` (`tests/combos.rs`). They reject
+//! what nvcc rejects and accept what it builds. The exceptions are builds of types only, whose function bodies would
+//! not compile.
 //!
 //! Of the other rules, the compiler also enforces 22, 27, 30, 32 and 33. Configurations that break the rest
 //! compile, but are wrong or slower ([`RuleKind`]). A kernel that breaks rule 29 computed wrong results under

@@ -1,4 +1,5 @@
-// Block quantization with the interpreter's bits: every quotient and product is IEEE f32, rounded to nearest even.
+// Block quantization that matches the interpreter bit for bit: every quotient and product is IEEE f32, rounded to
+// nearest even.
 
 #if defined(__CUDACC__)
 #define FOURFOLD_HOST_DEVICE __host__ __device__ __forceinline__
@@ -28,8 +29,8 @@ FOURFOLD_HOST_DEVICE float float_of(uint32_t bits) {
 
 constexpr uint32_t kMagnitudeBits = 0x7FFFFFFFu, kInfinityBits = 0x7F800000u;
 
-// Small formats: explicit significand bits, exponent bias, width in bits, exponent and f32 bits of the largest number,
-// and the code that NaN becomes. E2m1 has no NaN: it becomes the largest number.
+// Small formats: explicit significand bits, exponent bias, width in bits, the exponent and f32 bits of the largest
+// number, and the code of NaN. E2m1 has no NaN, so NaN becomes its largest number.
 struct E2m1 {
   static constexpr int kMantissa = 1, kBias = 1, kBits = 4, kMaxExponent = 2;
   static constexpr uint32_t kLargest = 0x40C00000u, kNan = 0x7u;  // 6
@@ -103,8 +104,8 @@ struct Nvfp4 {
     return amax == 0u || s < 0.0f ? 0u : encode<E4m3>(s) & 0x7Fu;
   }
 
-  // The divisor of the values. Both are multiplied by one power of two, which brings the divisor near 1, so that
-  // nothing overflows. A power of zero turns finite values into zeros, a power of NaN turns all into NaN.
+  // The divisor of the values. Values and divisor are multiplied by one power of two that brings the divisor near 1, so
+  // that nothing overflows. A power of 0 turns finite values into zeros, and a power of NaN turns all values into NaN.
   struct Step {
     float power, divisor, reciprocal;
     bool is_zero;
@@ -126,7 +127,7 @@ struct Nvfp4 {
   }
 
   // Returns rn(v / step), up to differences that no code shows: codes saturate long before the clamp at ±16. NaN is
-  // clamped to 16, and so gets its code, the saturated one.
+  // clamped to 16 and therefore gets the saturated code.
   FOURFOLD_HOST_DEVICE static float quotient(float v, Step const &step) {
     float const x = fmaxf(fminf(v * step.power, 16.0f), -16.0f);
     // The first estimate is within 2 ulp, the second within 1 ulp. The remainder is exact and the reciprocal correctly

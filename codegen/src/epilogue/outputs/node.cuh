@@ -1,6 +1,6 @@
-// The root of CUTLASS's visitor tree: computes all steps once, returns D, and passes results to the other outputs.
-// An output's begin() returns a thread's state for a tile, store() takes its part of a subtile, end() ends the tile.
-// If exchanges(), exchange() replaces store(): all threads call it together, with shared memory.
+// The root of CUTLASS's visitor tree: computes all steps once, returns D, and passes results to the other outputs. For
+// an output, begin() returns a thread's state for a tile, store() adds the thread's part of a subtile, and end() ends
+// the tile. If exchanges(), all threads call exchange() together instead of store(), with shared memory.
 template <class Outputs>
 struct Writer {
   struct SharedStorage {};
@@ -123,7 +123,7 @@ struct Writer {
       cutlass::epilogue::fusion::detail::ConsumerStoreArgs<Args...> const &args) {
     using Coordinates = cute::remove_cvref_t<decltype(args.tCcD.layout())>;
     using Part = Subtile<decltype(cute::take<0, 3>(Coordinates{}))>;
-    // Checks the offset that each bit of the lane index adds to the position of a thread's first element.
+    // Checks, for each bit of the lane index, the offset that it adds to the position of a thread's first element.
     auto const first = [&](auto thread) {
       auto const elements = cute::make_identity_tensor(cute::product_each(cute::shape(args.epi_tile)));
       auto const slice = args.tiled_copy.get_slice(thread);

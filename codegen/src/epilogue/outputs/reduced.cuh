@@ -11,8 +11,8 @@ struct Amax {
   }
 };
 
-// The largest number; -0 is below +0. Memory starts as all ones. As a signed integer that is below every positive
-// number. As an unsigned one it is above every negative number, the larger of which are smaller integers.
+// The largest number; -0 is below +0. Memory starts as all ones. As a signed integer, that is below every positive
+// number. As an unsigned integer, it is above every negative number, and larger negative numbers are smaller integers.
 struct Max {
   CUTLASS_DEVICE static uint32_t key(float x) {
     uint32_t const bits = __float_as_uint(x);
@@ -52,7 +52,7 @@ struct ReducedOutput {
 
   template <class Part, class State>
   CUTLASS_DEVICE void store(State &state, Place const &here, float const (&values)[Part::kValues]) const {
-    // The key of the column whose index modulo 32 is the lane; 0 for a lane without a column.
+    // The key of the column whose index modulo 32 is the lane index; 0 for a lane without a column.
     uint32_t own = 0u;
     CUTLASS_PRAGMA_UNROLL
     for (int c = 0; c < Part::kColumns; ++c) {

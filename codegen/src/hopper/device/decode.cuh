@@ -1,20 +1,20 @@
 // Decodes FP4, exactly, and defines the order of K that both operands share.
-// NVFP4 becomes v · s · 2^-14 in fp16. A code has two significant bits and a scale four, and no product is below 2^-24,
-// the smallest fp16. MX scales exceed the range of fp16: MXFP4 becomes v · s · 2^-3 in bf16, the smallest a subnormal.
+// NVFP4 becomes v · s · 2^-14 in fp16. A code has two significant bits and a scale four, and no nonzero product is
+// below 2^-24, the smallest fp16. MX scales exceed the range of fp16, so MXFP4 becomes v · s · 2^-3 in bf16, where the
+// smallest products are subnormal.
 //
 // kFactor restores the powers of two that both operands lack.
 
 constexpr float kFactor = kMx ? 64.0f : 268435456.0f;
-// As e4m3, without scales, a value is v · 2^-6. The factor makes products as large as those of fp16, so that kFactor
-// applies to both.
+// A code alone is v · 2^-6 in e4m3. This factor scales products down to those of fp16, so that kFactor applies to both.
 constexpr float kE4m3Factor = 1.0f / 65536.0f;
 constexpr int kScaleVector = kMx ? 32 : 16;
 // An atom: 4 scales along K of each of 128 rows, 512 bytes.
 constexpr int kAtomBytes = 512, kAtomK = 4 * kScaleVector;
 // TMA loads scales in rows of 128 bytes, which arrive sooner than a bulk copy of contiguous bytes.
 constexpr int kScaleRowBytes = 128, kAtomRows = kAtomBytes / kScaleRowBytes;
-// K blocks. Any order of K is correct if both operands share it. Thread t of a quad has the 32 codes of a block from 32
-// t on, 16 bytes of a row. Their word w holds the thread's operands of K steps 2 w and 2 w + 1, of 16 each.
+// K blocks. Any order of K is correct if both operands share it. Thread t of a quad holds codes 32 t to 32 t + 31 of a
+// block, 16 bytes of a row. Their word w holds the thread's operands of K steps 2 w and 2 w + 1, of 16 each.
 constexpr int kBlockK = 128, kBlockBytes = kBlockK / 2, kAtomsPerBlock = kBlockK / kAtomK;
 
 #ifndef FOURFOLD_HOST

@@ -1,9 +1,9 @@
-// Decodes A into the workspace, two bytes per element, for the tiled kernel. decode_a_kernel runs before it. With many
-// rows of A it decodes only a part, and warps of the tiled kernel the rest (decode_ahead.cuh).
+// Decodes A into the workspace, two bytes per element, for the tiled kernel. decode_a_kernel runs before it. For large
+// M it decodes only a part of A, and idle warps of the tiled kernel decode the rest (decode_ahead.cuh).
 //
-// The workspace has whole K blocks of 128. Each is two panels with 128 bytes of each row of A, in the K order of wgmma:
-// the rows of a panel that a tile loads at a time are contiguous. Without the workspace, every tile would decode A
-// again for each 128 or 256 rows of B. Decoded A stays in L2.
+// The workspace has whole K blocks of 128. Each is two panels, with 128 bytes of every row of A in the K order of
+// wgmma. The rows that a tile loads from a panel at a time are contiguous. Without the workspace, every tile would
+// decode A again for each 128 or 256 rows of B. Decoded A stays in L2.
 
 constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
 static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);
@@ -86,8 +86,9 @@ struct DecodeARun {
     decoded += kPanelRowBytes;
   }
 
-  // Decodes the block. All lanes of a warp call it together, as they exchange items; a lane stores if `is_there`.
-  // kInOrder keeps loads behind griddepcontrol.wait, for a kernel that may begin before its operands are written.
+  // Decodes the block. All lanes of a warp call it together, because they exchange items; a lane stores only if
+  // `is_there`. kInOrder keeps loads after griddepcontrol.wait, for a kernel that may begin before its operands are
+  // written.
   template <bool kInOrder>
   CUTLASS_DEVICE void decode_all(unsigned word, bool is_there) const {
     auto const load = [](auto const *from) {

@@ -5,8 +5,8 @@ CUTLASS_DEVICE uint32_t shared_address(void const *pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Hides the origin of x from the compiler. It shares no subexpression across this point, so none occupies a register,
-// and it does not compute x again at each use.
+// Hides the origin of x from the compiler. The compiler then shares no subexpression across this point, which would
+// occupy a register, and does not recompute x at each use.
 CUTLASS_DEVICE unsigned rematerialize(unsigned x) {
   asm volatile("" : "+r"(x));
   return x;
@@ -32,7 +32,7 @@ CUTLASS_DEVICE uint32_t select_bits(uint32_t x, uint32_t y) {
   asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(result) : "r"(x), "r"(y), "n"(kMask));
   return result;
 }
-// Returns bits 31 to 16. A conversion reads them in place; a shift would be one more instruction.
+// Returns bits 31 to 16. A conversion that follows reads the upper half in place, without the instruction of a shift.
 CUTLASS_DEVICE uint32_t upper_half(uint32_t x) {
   uint16_t result;
   asm("{\n.reg .b16 low;\nmov.b32 {low, %0}, %1;\n}\n" : "=h"(result) : "r"(x));
@@ -179,8 +179,8 @@ CUTLASS_DEVICE float4 load_l2(float const *from) {
   return result;
 }
 
-// A position in a ring of stages: the stage, and the parity of the round. `next` has no branch, as a consumer executes
-// nothing else meanwhile.
+// A position in a ring of stages: the stage, and the parity of the round. `next` has no branch, because a consumer has
+// no other instructions to hide one behind.
 template <int kStages>
 struct PipelineState {
   int stage = 0;
@@ -270,8 +270,8 @@ CUTLASS_DEVICE cutlass::Array<float, N> load_floats(uint32_t address) {
 }
 // Prefetches 32 bytes into L2. It reads no value: later writes by others remain visible.
 CUTLASS_DEVICE void prefetch_l2(void const *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
-// Prefetches a scalar: 4 bytes into L1 by cp.async, fewer into L2, as cp.async copies at least 4 bytes. No thread waits
-// for the copy, or reads `unused`.
+// Prefetches a scalar, into L1 if it has 4 bytes, the least that cp.async copies, and otherwise into L2. No thread
+// waits for the copy or reads `unused`.
 template <class T>
 CUTLASS_DEVICE void prefetch_scalar(T const *number, uint32_t unused) {
   if constexpr (sizeof(T) == 4) {
@@ -287,7 +287,7 @@ CUTLASS_DEVICE float2 load_pair(uint32_t address) {
 }
 
 // cp.async copies 16 bytes from global to shared memory, or writes zeros if `inside` is 0. A thread waits for all but
-// its last kPending groups of copies. The policy evicts data that is read once first from L2.
+// its last kPending groups of copies. The evict_first policy suits data that is read once.
 CUTLASS_DEVICE uint64_t evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

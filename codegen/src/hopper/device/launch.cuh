@@ -24,7 +24,8 @@ inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrice
   return describe(map, encode, matrices, 3, extents, strides, box, swizzle);
 }
 
-// Encodes what warps of small_m_regs load per chunk of K: two runs of rows of B, all rows of A, and the scales of both.
+// Encodes the descriptors of small_m_regs. Per chunk of K, a warp loads two runs of rows of B, all rows of A, and the
+// scales of both.
 inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const &pointers, VariantTraits const &traits, Encode encode,
                                          Parameters &parameters) {
   int const row_bytes = traits.blocks * kBlockBytes;
@@ -173,7 +174,7 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
   return result;
 }
 
-// Returns the CTAs of decode_a_kernel, which has a thread per item and per flag.
+// Returns the number of CTAs of decode_a_kernel, which has a thread per item and per flag.
 inline unsigned decode_a_grid(DecodeAParameters const &parameters) {
   // At most the bytes of SFA, which are fewer than 2^31.
   int64_t const items = static_cast<int64_t>(parameters.rows) * parameters.blocks.number * 4;

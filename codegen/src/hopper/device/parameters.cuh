@@ -1,4 +1,4 @@
-// Divides numbers below 2^31 by a number that the host knows, exactly: a multiplication and a shift (Granlund and
+// Divides numbers below 2^31 exactly by a divisor that the host knows, with a multiplication and a shift (Granlund and
 // Montgomery, 1994).
 struct Divisor {
   uint32_t number, multiplier, shift;
@@ -16,9 +16,9 @@ inline Divisor divisor(uint32_t number) {
 // Flags per split: one for each consumer warp, of which a CTA has at most 16.
 constexpr int kSplitFlags = 16;
 
-// The part of A that idle warps of the tiled kernel decode. A slab is the rows of A of a tile over kSlabBlocks K
-// blocks. decode_a_kernel decodes `first_slabs` slabs along K of the `first_tiles` first tiles along M, over all
-// matrices. The rest is decoded in units of kUnitM rows.
+// The part of A that idle warps of the tiled kernel decode. A slab holds the rows of a tile of A over kSlabBlocks K
+// blocks. decode_a_kernel decodes the first `first_slabs` slabs along K of the first `first_tiles` tiles along M,
+// counted over all matrices. Idle warps decode the rest in units of kUnitM rows.
 struct DecodeAhead {
   Divisor tiles_m, first_tiles, slabs;
   int first_slabs, units;
@@ -28,26 +28,26 @@ struct DecodeAhead {
   int panel_m;
 };
 
-// Parameters of a small-M kernel. A CTA waits some hundred cycles for each 64 bytes of parameters. Memory is idle until
-// B is requested, so the first 64 bytes contain all that this needs.
+// Parameters of a small-M kernel. A CTA waits hundreds of cycles for each 64 bytes of parameters. Memory is idle until
+// the CTA requests B, so the first 64 bytes hold all that this request needs.
 struct alignas(64) SmallMParameters {
   uint8_t const *b, *a, *sfb, *sfa;
-  // Bytes of a row of codes, bytes of the scales of 128 rows, and their atoms along K.
+  // `row_bytes` counts a row of codes, `scale_bytes` the scales of 128 rows, and `atoms_k` the scale atoms along K.
   unsigned n, row_bytes, scale_bytes, atoms_k;
-  // A cluster has 1 << cluster_bits CTAs, units_per_cta units of N and, per CTA, chunks_per_cta chunks of K. The first
-  // ones have one more of each.
+  // A cluster has 1 << cluster_bits CTAs. It computes units_per_cta units of N, and each of its CTAs chunks_per_cta
+  // chunks of K. The first `extra_units` clusters have one more unit, and the first `extra_chunks` CTAs one more chunk.
   uint8_t cluster_bits, units_per_cta, extra_chunks, is_batch;
   unsigned extra_units, chunks_per_cta;
   int m;
-  // Divisors by the clusters of a matrix and by the chunks of a CTA, and byte strides between matrices.
+  // Divisors: the clusters of a matrix, the chunks of a CTA, and one more chunk. Then byte strides between matrices.
   Divisor ctas, chunks, chunks_plus_one;
   uint64_t b_stride, a_stride, sfb_stride, sfa_stride;
 };
 
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. Members are in the
-// order in which a CTA needs them: it waits some hundred cycles for each new 64 bytes.
+// order in which a CTA needs them: each new 64 bytes cost hundreds of cycles.
 struct Parameters {
-  // TMA descriptors, of decoded A in tiled kernels; and the addresses of the operands.
+  // TMA descriptors and addresses of the operands. In tiled kernels, `a_map` describes decoded A.
   CUtensorMap b_map, a_map, sfb_map, sfa_map;
   uint8_t const *b, *a, *sfb, *sfa;
   // CTAs that share a tile, 1 << cluster_bits.
@@ -61,8 +61,9 @@ struct Parameters {
   Divisor tiles_per_matrix, tiles_per_group;
   // Scale atoms along M and N.
   int atoms_m, atoms_n;
-  // K steps of a tile. Tiles from `whole_tiles` on are the last wave: their CTAs compute `own_steps` K steps. `helpers`
-  // clusters compute the rest in `splits` splits of `split_steps`, and store the sums with a flag per warp.
+  // K steps of a tile. Tiles from index `whole_tiles` on form the last wave, whose CTAs compute `own_steps` K steps.
+  // `helpers` clusters compute the rest in `splits` splits of `split_steps` steps. They store the sums and set a flag
+  // per warp.
   int steps, whole_tiles, helpers, splits, own_steps, split_steps;
   float *split_sums;
   uint32_t *split_flags;

@@ -5,8 +5,8 @@ struct SplitK {
   int helpers, tiles, per_tile, steps;
 };
 
-// The slabs of A, `tiles` tiles along M of all matrices by `along_k`. decode_a_kernel decodes the first `first_along_k`
-// of the first `first_tiles` tiles.
+// The slabs of A: `tiles` tiles along M, over all matrices, by `along_k`. decode_a_kernel decodes the first
+// `first_along_k` slabs of each of the first `first_tiles` tiles.
 struct Slabs {
   int tiles, first_tiles, along_k, first_along_k;
   bool are_all_first() const { return first_tiles == tiles && first_along_k == along_k; }
@@ -26,8 +26,8 @@ inline int64_t tile_count(Problem const &problem, VariantTraits const &traits) {
   return (problem.m + traits.tile_m - 1) / traits.tile_m * ((problem.n + traits.tile_n - 1) / traits.tile_n) * problem.l;
 }
 
-// Returns how many clusters the device runs at once. A cluster runs within one GPC, whose number of SMs is not always a
-// multiple of a cluster size above 2. If a CTA occupies an SM, an eighth is reserved for that.
+// Estimates the number of clusters that run at once. A cluster runs within one GPC, whose number of SMs is not always a
+// multiple of a cluster size above 2. If each CTA fills an SM, the estimate leaves out an eighth of the SMs.
 inline int64_t clusters_at_once(Device const &device, VariantTraits const &traits, int cluster) {
   int64_t const room = static_cast<int64_t>(device.sm_count) * traits.ctas_per_sm;
   return (cluster > 2 && traits.ctas_per_sm == 1 ? room * 7 / 8 : room) / cluster;
@@ -39,9 +39,9 @@ inline int64_t step_count(Problem const &problem, VariantTraits const &traits) {
   return (problem.k + step - 1) / step;
 }
 
-// Splits the K-tails of `tiles` tiles of the last wave among clusters without a tile, each of whose CTAs takes its own
-// splits. The fastest split is chosen if it saves more than 1/16. Storing and adding a split cost as much as some K
-// steps.
+// Splits the last K steps of the last wave's `tiles` tiles among helpers: the CTAs of clusters that have no tile.
+// Chooses the fastest split if it saves more than 1/16. Storing and adding the sums of a split cost kStoreCost and
+// kAddCost K steps.
 inline SplitK plan_split_k(int64_t steps, int64_t tiles, int64_t room, int cluster) {
   constexpr int64_t kStoreCost = 3, kAddCost = 2, kMaxSplits = 16;
   int64_t const helpers = (room - tiles) * cluster;
@@ -66,9 +66,9 @@ inline SplitK plan_split_k(int64_t steps, int64_t tiles, int64_t room, int clust
   return best;
 }
 
-// Returns whether A is decoded into a workspace first, and its bytes per row and rows. It has whole tiles of the last
-// matrix; tiles of the others end in the next matrix. TMA is much faster if all rows of a tile are in bounds, whatever
-// they contain.
+// Decoded A in the workspace: the condition for it, the bytes of a row, and the number of rows. TMA is much faster if
+// all rows of a tile are in bounds, so the last matrix is padded to whole tiles. The last tile of any other matrix ends
+// in the next matrix.
 inline bool decodes_before(VariantTraits const &traits) { return traits.tile_m > kSmallM; }
 inline int64_t decoded_row_bytes(Problem const &problem) { return (problem.k + kBlockK - 1) / kBlockK * kDecodedBlockBytes; }
 inline int64_t padded_m(Problem const &problem, VariantTraits const &traits) {
@@ -78,13 +78,14 @@ inline int64_t decoded_rows(Problem const &problem, VariantTraits const &traits)
   return (problem.l - 1) * problem.m + padded_m(problem, traits);
 }
 
-// Behind decoded A the workspace has the flags of splits, the counters of decode_ahead, and the sums of splits.
+// After decoded A, the workspace holds the flags of splits, the counters of decode_ahead, and the sums of splits.
 inline uint32_t *flags(Problem const &problem, VariantTraits const &traits, void *workspace) {
   return reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(workspace) +
                                       decoded_row_bytes(problem) * decoded_rows(problem, traits));
 }
 inline int64_t counter_count(Slabs const &slabs) {
-  // A counter per slab and one of all units. Padded to 16 bytes, as the sums behind are accessed as float4.
+  // One counter per slab and one for all units. Padded to 16 bytes, because the sums that follow are accessed as
+  // float4.
   return slabs.are_all_first() ? 0 : (static_cast<int64_t>(slabs.tiles) * slabs.along_k + 4) / 4 * 4;
 }
 inline int64_t workspace_bytes(Problem const &problem, Plan const &plan) {
@@ -94,8 +95,8 @@ inline int64_t workspace_bytes(Problem const &problem, Plan const &plan) {
          split * plan.split_k.tiles * plan.split_k.per_tile;
 }
 
-// Leaves to decode_ahead all slabs that the first wave of `at_once` tiles does not need at first. It leaves none if
-// CTAs share K, as each needs another part of it, or if an int cannot hold the number of units.
+// Leaves to decode_ahead the slabs that the first wave of `at_once` tiles does not need at its start. Leaves none if
+// CTAs share K, because each needs another part of K, or if the number of units may overflow an int.
 inline Slabs plan_slabs(Problem const &problem, VariantTraits const &traits, int cluster, int64_t at_once) {
   constexpr int64_t kFirstSlabs = 2;
   int64_t const tiles_m = (problem.m + traits.tile_m - 1) / traits.tile_m, tiles_n = (problem.n + traits.tile_n - 1) / traits.tile_n;
@@ -113,7 +114,7 @@ inline Slabs plan_slabs(Problem const &problem, VariantTraits const &traits, int
   return {static_cast<int>(tiles), static_cast<int>(first_tiles), static_cast<int>(along_k), static_cast<int>(first_along_k)};
 }
 
-// Returns the units of N that small-M CTAs share out: four runs of rows each, 32 apart.
+// Returns the number of units of N to distribute over small-M CTAs. A unit is four runs of rows, 32 rows apart.
 inline int64_t unit_count(Problem const &problem, VariantTraits const &traits) {
   int64_t const of_block = 128 / traits.unit_n, run = traits.unit_n / 4, rest = (problem.n % 128 + run - 1) / run;
   return problem.n / 128 * of_block + (rest < of_block ? rest : of_block);
@@ -133,8 +134,8 @@ inline bool takes(Problem const &problem, VariantTraits const &traits) {
 // A dispatch table with a single rule forces its choice.
 constexpr bool kIsForced = sizeof(kChoices) == sizeof(Choice);
 
-// Gives each SM a CTA with its share of N. As many CTAs share K as their part of A needs room, and more if N is too
-// short for all SMs. `least` is the cluster size of the dispatch rule, or 0.
+// Gives each SM a CTA with its share of N. CTAs share K until their part of A fits in shared memory, and further if N
+// is too short for all SMs. `least` is the cluster size of the dispatch rule, or 0.
 inline Plan plan_small_m(Problem const &problem, Device const &device, int variant, int least) {
   VariantTraits const &traits = kVariants[variant];
   int64_t const units = unit_count(problem, traits), chunk = traits.blocks * kBlockK;
@@ -149,16 +150,16 @@ inline Plan plan_small_m(Problem const &problem, Device const &device, int varia
   };
   // The largest number of units of a CTA.
   auto const units_per_cta = [&](int cluster) { return (units + count(cluster) - 1) / count(cluster); };
-  // Returns whether warps keep A in registers. Each warp then has one chunk of K: with many idle warps, small_m divides
-  // chunks better. B is loaded in parts of 32 rows.
+  // Returns whether warps keep A in registers. Each warp then multiplies one chunk of K, so many would be idle with few
+  // chunks; small_m distributes these better. B is loaded in parts of 32 rows.
   auto const fits_regs = [&](int cluster) {
     constexpr int64_t kMinRegsChunks = 13;
     int64_t const of_block = (chunks + cluster - 1) / cluster;
     return problem.n % 32 == 0 && cluster <= 2 && of_block >= kMinRegsChunks && of_block <= SmallMRegs::kWarps &&
            units_per_cta(cluster) <= traits.max_regs_units;
   };
-  // Rules assume one matrix and many SMs: if fewer CTAs sharing K avoid a second wave, fewer do. Nor is a larger
-  // cluster used if the smaller one keeps A in registers and at least half of the SMs have a unit.
+  // Rules assume one matrix and many SMs. A cluster below the rule's size is used if it avoids a second wave, or if it
+  // keeps A in registers and at least half of the SMs have a unit.
   auto const is_wanted = [&](int cluster) {
     int64_t const clusters = fewest * problem.l;
     if (!kIsForced && fits_regs(cluster / 2) && 2 * units * problem.l >= room(cluster / 2)) {
@@ -171,7 +172,7 @@ inline Plan plan_small_m(Problem const &problem, Device const &device, int varia
          cluster * 2 <= chunks) {
     cluster *= 2;
   }
-  // Estimates a CTA's time in chunks of concurrent_n rows. Sharing K costs as much as some more.
+  // Estimates a CTA's time in chunks of concurrent_n rows. `sharing` is the cost of sharing K in the same unit.
   auto const work = [&](int cluster) {
     int64_t const sharing = cluster == 1 ? 0 : cluster == 2 ? 4 : cluster == 4 ? 6 : 12;
     int64_t const rows = units_per_cta(cluster) * traits.unit_n;
@@ -196,7 +197,7 @@ inline Plan plan_small_m(Problem const &problem, Device const &device, int varia
   return {variant, cluster, dim3(static_cast<unsigned>(clusters * problem.l * cluster)), {}, {}, is_small_m_regs};
 }
 
-// Plans a given variant. With `cluster` 0 the largest cluster is used for which all tiles run at once.
+// Plans a given variant. If `cluster` is 0, uses the largest cluster size with which all tiles run at once.
 inline Plan plan_variant(Problem const &problem, Device const &device, int variant, int cluster) {
   constexpr int kMinSteps = 2;
   VariantTraits const &traits = kVariants[variant];
@@ -210,11 +211,11 @@ inline Plan plan_variant(Problem const &problem, Device const &device, int varia
       cluster /= 2;
     }
   }
-  // Each CTA needs a K step, whatever the rule says.
+  // Each CTA needs at least one K step, even if the rule asks for more CTAs.
   while (cluster > 1 && (steps < cluster || traits.max_cluster < cluster)) {
     cluster /= 2;
   }
-  // A CTA that occupies an SM computes one tile after the other.
+  // If each CTA fills an SM, the grid is persistent: a CTA computes several tiles in turn.
   bool const is_persistent = cluster == 1 && traits.ctas_per_sm == 1 && tiles > device.sm_count;
   int64_t const room = clusters_at_once(device, traits, cluster);
   bool const fits = traits.splits_k && (is_persistent || tiles <= room);

@@ -8,7 +8,7 @@ struct Variant : Tiled<kTileM, kTileN> {
 template <int kTileM, int kTileN>
 struct Variant<kTileM, kTileN, true> : SmallM<kTileM> {
   static constexpr int kSpareThreads = 0;
-  // The most units of N whose sums fit if warps keep A in registers.
+  // The maximum number of units of N whose sums fit if warps keep A in registers.
   static constexpr int kMaxRegsUnits = kTileM == kRegsM ? SmallMRegs::kMaxUnits : 0;
   static constexpr bool kSplitsK = false, kDecodesAhead = false;
 };

@@ -1,4 +1,4 @@
-//! A full disk and a folder that cannot be written to: what is there is used, what is built works without the cache.
+//! A full disk and an unwritable cache folder: existing entries are used, and new builds work without the cache.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::fixture::{built, key};
 
-/// A small file system of its own; `None`, and why, where none can be mounted.
+/// A small, separate file system; `None` with the reason where none can be mounted.
 struct Mount {
     folder: TempDir,
 }
@@ -72,9 +72,9 @@ fn a_full_disk_is_reported_leaves_nothing_half_done_and_is_freed_where_that_help
     assert_eq!(fs::read_dir(cache.temporary()).unwrap().count(), 0);
     assert!(cache.verify(false).unwrap().iter().all(|entry| entry.refusal.is_none()));
     assert_eq!(cache.list().unwrap().len(), held.len());
-    // The kernel itself is as good as ever.
+    // The kernel itself is unaffected.
     Kernel::load(&artifact).unwrap();
-    // Once others no longer use theirs, room is made.
+    // Once other entries are no longer in use, they are evicted to make room.
     let count = held.len() as u32;
     drop(held);
     let kept = cache.insert(&key(count), &artifact).unwrap();

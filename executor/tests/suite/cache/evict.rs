@@ -1,4 +1,4 @@
-//! Entries go when there are too many bytes of them: the longest unused first, and never one in use.
+//! Eviction above the capacity: the least recently used entries first, and never one in use.
 
 use std::fs;
 use std::io::Read;
@@ -26,7 +26,7 @@ fn sorted(numbers: impl IntoIterator<Item = u32>) -> Vec<CacheKey> {
     keys
 }
 
-/// Says that an entry was used last so long ago.
+/// Sets the time of an entry's last use to so many seconds ago.
 fn age(bench: &Bench, number: u32, seconds: u64) {
     let file = fs::File::options()
         .write(true)
@@ -47,7 +47,7 @@ fn the_bound_is_kept_and_the_longest_unused_go_first() {
     for (number, seconds) in [(0, 50), (1, 10), (2, 40), (3, 30), (4, 20)] {
         age(&bench, number, seconds);
     }
-    // A look at an entry is a use of it.
+    // A lookup counts as a use.
     assert!(bench.cache.get(&key(0)).artifact.is_some());
     let listed: Vec<_> = bench.cache.list().unwrap().into_iter().map(|entry| entry.key).collect();
     assert_eq!(listed, [0, 1, 4, 3, 2].map(key));
@@ -61,7 +61,7 @@ fn the_bound_is_kept_and_the_longest_unused_go_first() {
     drop(bounded.insert(&key(6), &artifact).unwrap());
     assert_eq!(keys(&bounded), sorted([0, 1, 5, 6]));
     assert_eq!(bench.names("use").len(), 4);
-    // Even where nothing may be kept, what is in use is.
+    // Entries in use stay even with a capacity of 0.
     let nothing = Cache::open(&CacheOptions { capacity: 0, ..bench.options.clone() }).unwrap();
     let kept = nothing.insert(&key(7), &artifact).unwrap();
     assert_eq!(keys(&nothing), sorted([7]));
@@ -107,7 +107,7 @@ fn a_kernel_that_another_process_has_loaded_stays() {
         let extents = Extents::of_product(1, 37, 130, 64);
         let before = kernel.query(&DEVICE, &extents).unwrap();
         fs::write(format!("{folder}/ready"), "").unwrap();
-        // Until the other process has tried.
+        // Waits until the other process has tried.
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         assert_eq!(kernel.query(&DEVICE, &extents).unwrap(), before);
         assert!(kernel.path().exists());

@@ -68,7 +68,7 @@ pub fn key(number: u32) -> CacheKey {
     })
 }
 
-/// A cache in a folder of its own.
+/// A cache in its own temporary folder.
 pub struct Bench {
     pub folder: TempDir,
     pub options: CacheOptions,
@@ -96,7 +96,7 @@ impl Bench {
         names
     }
 
-    /// Nothing is half done, and everything that is visible verifies.
+    /// Checks that no temporary folder remains and that every visible entry verifies.
     #[track_caller]
     pub fn assert_whole(&self) {
         assert_eq!(self.names("tmp"), Vec::<String>::new());
@@ -107,7 +107,7 @@ impl Bench {
     }
 }
 
-/// Makes an entry writable, as accidents find it.
+/// Makes an entry writable, so that a test can damage it.
 pub fn open_up(entry: &Path) {
     fs::set_permissions(entry, fs::Permissions::from_mode(0o700)).unwrap();
     for file in fs::read_dir(entry).unwrap() {
@@ -115,7 +115,7 @@ pub fn open_up(entry: &Path) {
     }
 }
 
-/// Runs the test `name` of this program in another process, with what it needs to know in the variable `OTHER`.
+/// Runs the test `name` of this program in another process, with `what` in the variable `FOURFOLD_TEST_OTHER`.
 pub fn other_process(name: &str, what: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
@@ -126,7 +126,7 @@ pub fn other_process(name: &str, what: &str) -> Child {
         .unwrap()
 }
 
-/// The task of this process as the other one of a test.
+/// The value that [`other_process`] passed to this process, if it started it.
 pub fn as_other() -> Option<String> {
     std::env::var("FOURFOLD_TEST_OTHER").ok()
 }

@@ -1,4 +1,4 @@
-//! Kernels are kept, found, shared between processes, and left alone while they are in use.
+//! Kernels are kept, found, shared between processes, and not evicted while in use.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

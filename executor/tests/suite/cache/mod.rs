@@ -1,4 +1,4 @@
-//! The cache of kernels: what is kept and found again, what is refused, what is removed and when.
+//! The kernel cache: storing and finding kernels, refusing damaged ones, and removing old ones.
 
 mod disk;
 mod evict;

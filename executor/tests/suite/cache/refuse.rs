@@ -1,4 +1,4 @@
-//! Whatever differs from what was written is refused, removed, reported, and can be written again.
+//! An entry that differs from its manifest is refused, removed and reported, and can be written again.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -160,7 +160,7 @@ fn swapped_entries_and_swapped_libraries_are_refused() {
         let [left, right] = [1, 2].map(|number| bench.entry(&key(number)));
         open_up(&left);
         open_up(&right);
-        // Libraries of two kernels, and what is said of their builds, may differ in size or not: the times of builds are in it.
+        // The libraries and metadata of two kernels may differ in size or not, because metadata contain build times.
         let size = |entry: &Path| fs::metadata(entry.join(what)).unwrap().len();
         let expected = match what {
             "" => "other_key",
@@ -190,7 +190,7 @@ fn no_flipped_bit_goes_unnoticed() {
     for file in FILES {
         let path = entry.join(file);
         let bytes = fs::read(&path).unwrap();
-        // Of the manifest every byte: it is what all else rests on.
+        // Every byte of the manifest, because all other checks depend on it.
         let positions: Vec<usize> = if file == "manifest.json" {
             (0..bytes.len()).collect()
         } else {
@@ -280,7 +280,7 @@ fn a_library_that_changes_after_it_was_found_is_not_loaded() {
     assert!(matches!(error, LoadError::Changed { .. }) && error.code() == "library_changed", "{error}");
     fs::remove_file(artifact.library()).unwrap();
     assert!(matches!(Kernel::load(&artifact).unwrap_err(), LoadError::NotFound { .. }));
-    // Nor is it handed on as if it were good.
+    // It cannot be inserted again as a good kernel either.
     assert!(bench.cache.insert(&key(2), &artifact).is_err());
 }
 
@@ -334,7 +334,7 @@ fn folders_of_the_cache_that_are_links_files_or_another_users_are_refused() {
         fs::set_permissions(folder.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
     });
     assert!(words.contains("every user"), "{words}");
-    // A group of several is as bad; the owner's private one, and a sticky folder, are not.
+    // A group with other members is refused, too. The owner's private group and a sticky folder are accepted.
     if is_root("a folder of another group") {
         let give = |folder: &Path, group, mode| {
             chown(folder, None, Some(group)).unwrap();

@@ -42,7 +42,7 @@ fn orphaned_compilers_are_killed_and_their_folders_removed() {
     assert_eq!((bench.cache.sweep(), bench.names("tmp").len()), (Swept::default(), 1));
     assert_eq!((inside(), compiler.try_wait().unwrap()), (1, None));
     drop(owner);
-    // A process of ours elsewhere, and one in a folder that only sounds the same.
+    // A process of ours in another folder, and one in a folder with a similar name.
     let neighbour = bench.folder.path().join("fourfold-neighbour");
     fs::create_dir(&neighbour).unwrap();
     let mut bystander = asleep(&neighbour);
@@ -62,7 +62,7 @@ fn strangers_in_the_folder_for_temporary_files_are_left_alone() {
     fs::create_dir(tmp.join("mine")).unwrap();
     fs::write(tmp.join("fourfold-file"), "x").unwrap();
     std::os::unix::fs::symlink("/etc", tmp.join("fourfold-link")).unwrap();
-    // Dead ones: without an owner, and with one that nobody locks.
+    // Dead folders: one without an owner file, and one whose owner file is not locked.
     fs::create_dir_all(tmp.join("fourfold-a/tmp")).unwrap();
     fs::create_dir(tmp.join("fourfold-b")).unwrap();
     fs::write(tmp.join("fourfold-b/owner"), "process 1\n").unwrap();
@@ -74,7 +74,7 @@ fn strangers_in_the_folder_for_temporary_files_are_left_alone() {
     expected.sort();
     assert_eq!(bench.names("tmp"), expected);
     assert!(Path::new("/etc/passwd").exists());
-    // An entry whose removal was cut short by the death of its process.
+    // An entry whose removal was interrupted by the death of its process.
     let aside = bench.cache.folder().join("entries/.refused-1-0-00ff");
     fs::create_dir(&aside).unwrap();
     fs::write(aside.join("kernel.so"), "x").unwrap();

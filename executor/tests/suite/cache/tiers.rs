@@ -1,4 +1,4 @@
-//! Kernels from elsewhere: verified by their manifests, copied in, and never an error when the place fails.
+//! Tiers: entries are verified by their manifests and copied into the cache, and a failing tier causes no error.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -13,7 +13,7 @@ use fourfold_executor::cache::{
 
 use super::fixture::{Bench, built, key};
 
-/// A cache of its own that looks into a tier.
+/// A separate cache that uses a tier.
 fn with_tier(tier: &str) -> Bench {
     let mut bench = Bench::new();
     bench.options.tiers = vec![tier.to_owned()];
@@ -42,7 +42,7 @@ fn a_kernel_from_a_shared_folder_becomes_one_of_this_machine() {
     let entry = tier.path().join(key(1).to_string());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&entry), mode(&entry.join("kernel.so"))), (0o755, 0o444));
-    // Whoever shares it is another user, and it cannot be written to.
+    // The tier belongs to another user and cannot be written to.
     if rustix::process::geteuid().is_root() {
         for file in fs::read_dir(&entry).unwrap() {
             chown(file.unwrap().path(), Some(65_534), None).unwrap();
@@ -79,7 +79,7 @@ fn what_does_not_verify_in_a_tier_is_refused_said_and_left_where_it_is() {
         assert!(note.to_string().contains(name(tier.path())), "{note}");
         assert!(entry.symlink_metadata().is_ok());
         assert_eq!(bench.names("entries"), Vec::<String>::new());
-        // Whoever has a good one replaces it.
+        // A process with a good entry replaces it.
         drop(bench.cache.insert(&key(1), &built("first")).unwrap());
         assert_eq!(bench.cache.push(name(tier.path()), &[key(1)]).unwrap()[0].outcome, Ok(Pushed::Replaced));
         assert_eq!(bench.cache.push(name(tier.path()), &[key(1)]).unwrap()[0].outcome, Ok(Pushed::Present));
@@ -113,7 +113,7 @@ fn what_does_not_verify_in_a_tier_is_refused_said_and_left_where_it_is() {
     check("kind", &|entry| {
         fs::rename(entry, entry.with_extension("moved")).unwrap();
         symlink(entry.with_extension("moved"), entry).unwrap();
-        // Gone before the tier is counted.
+        // Removed before the entries of the tier are counted.
         fs::remove_dir_all(entry.with_extension("moved")).unwrap();
     });
     check("other_key", &|entry| {
@@ -142,7 +142,7 @@ fn a_tier_that_is_not_there_is_said_once_and_then_left_alone_for_a_while() {
     assert_eq!(found.notes.len(), 1);
     assert_eq!(found.notes[0].reason.code(), "unreachable");
     assert!(found.notes[0].to_string().contains("/nonexistent/share"));
-    // The next tier was asked all the same.
+    // The next tier was queried nevertheless.
     assert_eq!(found.origin, Origin::Tier(name(tier.path()).to_owned()));
     assert!(bench.cache.get(&key(2)).notes.is_empty());
 }
@@ -151,7 +151,7 @@ fn a_tier_that_is_not_there_is_said_once_and_then_left_alone_for_a_while() {
 fn a_kernel_from_a_tier_that_cannot_be_kept_is_used_all_the_same() {
     let tier = tier();
     let bench = with_tier(name(tier.path()));
-    // A folder where the file of use belongs cannot be locked, whoever tries.
+    // A folder in place of the use file cannot be locked, even by root.
     fs::create_dir(bench.cache.folder().join("use").join(key(1).to_string())).unwrap();
     let found = bench.cache.get(&key(1));
     assert_eq!(found.notes.iter().map(|note| note.reason.code()).collect::<Vec<_>>(), ["not_kept"]);
@@ -297,7 +297,7 @@ mod object_store {
 
     #[test]
     fn a_store_that_cannot_be_reached_is_a_miss_and_a_note_soon() {
-        // Bound and closed again: nobody listens there.
+        // Bound and closed again, so that nothing listens there.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let bench = with_tier(&format!("http://127.0.0.1:{port}/kernels"));
         let started = Instant::now();

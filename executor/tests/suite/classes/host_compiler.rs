@@ -9,13 +9,13 @@ use fourfold_executor::service::CompileService;
 
 use crate::service::fixture::{Bench, get, good, options, other, role, stand_in};
 
-/// The message of nvcc's header for a GCC that is too new for it.
+/// The message of nvcc's header for a GCC that is too new.
 const UNSUPPORTED: &str = "/opt/cuda/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc \
                            versions later than 15 are not supported! The nvcc flag '-allow-unsupported-compiler' can \
                            be used to override this version check";
 
-/// Reports of GCC 16. The machine's compiler is to blame, not our source; the failure is not remembered for another
-/// compiler, nor for this one once it was replaced.
+/// Reports of GCC 16. The machine's compiler is at fault, not our source. The failure is not remembered for another
+/// compiler, nor for this one after it is replaced.
 #[test]
 fn a_refused_host_compiler_is_named_and_does_not_last() {
     let bench =
@@ -41,7 +41,7 @@ fn a_refused_host_compiler_is_named_and_does_not_last() {
         assert!(output.status.success(), "{folder}: {}", String::from_utf8_lossy(&output.stdout));
     };
     build("gcc16", "refused");
-    // The user installs an older one beside it, or over it.
+    // The user installs an older compiler beside it, or in its place.
     build("gcc15", "built");
     fs::remove_dir_all(bench.path("cache")).unwrap();
     build("gcc16", "refused");

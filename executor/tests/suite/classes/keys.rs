@@ -11,8 +11,8 @@ use fourfold_executor::{BuildOptions, CacheKey};
 use crate::cache::fixture as cache;
 use crate::service::fixture::{Bench, get, good, good_with_cutlass, options, request};
 
-/// flashinfer#4489, #4490. An entry is valid by its bytes: an old one that is whole is used, and one with another
-/// entry's library is not, though its times are as before.
+/// flashinfer#4489, #4490. The contents alone decide whether an entry is valid. An old, intact entry is used; one with
+/// another entry's library is not, although its times are unchanged.
 #[test]
 fn modification_times_decide_nothing() {
     let bench = cache::Bench::new();
@@ -44,14 +44,14 @@ fn key_with(bench: &Bench, change: impl FnOnce(&mut Toolchain, &mut BuildOptions
     request(&service, &good_with_cutlass(1)).key()
 }
 
-/// tinygrad#15811. Another compiler, other headers or another flag that changes the binary are other keys.
+/// tinygrad#15811. Another compiler, other headers, or another flag that changes the binary give another key.
 #[test]
 fn toolchains_and_flags_have_keys_of_their_own() {
     let bench = Bench::new();
     let mut keys = vec![
         key_with(&bench, |_, _| {}),
         key_with(&bench, |toolchain, _| toolchain.nvcc_version = "13.0.89".to_owned()),
-        // Elsewhere: for one folder the version is that of its headers.
+        // In another folder, because a process determines the version of a folder's headers once.
         key_with(&Bench::new(), |toolchain, _| {
             toolchain.cutlass.as_mut().unwrap().version = "4.2.1".to_owned();
         }),

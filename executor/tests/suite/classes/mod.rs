@@ -20,7 +20,7 @@
 //! | a co-located hash is not authentication | unslothai/unsloth-zoo#906 | `trust::a_right_hash_does_not_make_a_strangers_entry_ours` |
 //! | a new host GCC breaks the JIT | reports of GCC 16 | `host_compiler::a_refused_host_compiler_is_named_and_does_not_last` |
 //!
-//! Missing, because they take a file system of their own:
+//! Missing, because they require a special file system:
 //! - NFS: a negative look-up that is cached for up to a minute after a lost race, and locks that a server does not grant
 //!   or loses. If a lock is unavailable, a kernel is built without the cache (`service::flight`).
 //! - EBUSY from a shared file system when a file that another host has open is removed.

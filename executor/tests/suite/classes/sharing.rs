@@ -13,7 +13,7 @@ use fourfold_executor::service::{CompileService, ServiceOptions};
 use crate::cache::fixture as cache;
 use crate::service::fixture::{Bench, get, good, request, source, stand_in};
 
-/// A compiler that takes its time: whoever looks meanwhile looks at a build under way.
+/// A slow compiler, so that concurrent lookups find an unfinished build.
 fn slow() -> String {
     format!("sleep 0.3; exec '{}' \"$@\"", stand_in("nvcc.sh").display())
 }
@@ -52,7 +52,7 @@ fn files_that_a_shared_cache_lacks_cost_a_build() {
         fs::rename(entry.join(name), entry.join(".nfs0000000000000001")).unwrap();
         assert!(get(&bench.service(), &good(1)).0.is_ok(), "{name}");
         bench.assert_clean();
-        // Of a tier that another machine reads.
+        // The same, for a tier that another machine reads.
         let other = Bench::new();
         let lacking = tempfile::tempdir().unwrap();
         let copy = lacking.path().join(key.to_string());
@@ -83,7 +83,7 @@ fn a_failed_or_empty_build_is_never_published() {
     bench.assert_clean();
 }
 
-/// flashinfer#1467. Whoever looks while a kernel is built sees nothing of it, or all of it.
+/// flashinfer#1467. A lookup during a build finds either no entry or a complete one.
 #[test]
 fn a_load_never_sees_a_build_under_way() {
     let bench = Bench::with(&slow());
@@ -108,7 +108,7 @@ fn a_load_never_sees_a_build_under_way() {
     bench.assert_clean();
 }
 
-/// flashinfer#3777. Somebody cleans up the lock files of a build: others may build too, and all get the kernel.
+/// flashinfer#3777. Someone deletes the lock files of a build: others may build too, and all get the kernel.
 #[test]
 fn a_deleted_lock_file_costs_at_most_a_second_build() {
     let bench = Bench::with(&slow());

@@ -1,4 +1,4 @@
-//! Whose native code is loaded.
+//! Native code is loaded only from trusted owners and folders.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -90,7 +90,7 @@ fn links_foreign_owners_and_open_folders_are_refused() {
         chown(folder, Some(STRANGER), None).unwrap();
         refuse(&bench.options, "belongs to user 65534");
         refuse(&through_link, "belongs to user 65534");
-        // Given back at the top, and below it still a stranger's.
+        // The outer folder is given back, but the inner one still belongs to a stranger.
         chown(folder, Some(0), None).unwrap();
         let place = bench.cache.folder().to_owned();
         chown(&place, Some(STRANGER), None).unwrap();
@@ -132,7 +132,7 @@ fn a_right_hash_does_not_make_a_strangers_entry_ours() {
     let bench = Bench::new();
     drop(bench.cache.insert(&key(1), &built("first")).unwrap());
     let entry = bench.entry(&key(1));
-    // Every byte is as its manifest says.
+    // Every byte matches the manifest.
     open_up(&entry);
     assert!(bench.cache.get(&key(1)).artifact.is_some());
     for name in ["", "kernel.so"] {

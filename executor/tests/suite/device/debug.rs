@@ -1,4 +1,4 @@
-//! Debug mode: what a launch was given is known, what is not written is seen, and an error says where it was.
+//! Debug mode: it records the arguments of each launch, reveals unwritten results, and locates errors.
 
 use fourfold_executor::device::{Device, DeviceError};
 use fourfold_executor::{LaunchRecord, RunError, RunOptions};
@@ -41,7 +41,7 @@ fn a_launch_says_what_it_was_given() {
     let a = &first.arguments[0];
     assert_eq!((a.ty.as_str(), a.bytes), ("[37, 64], f4E2M1FN", 37 * 32));
     assert_eq!(first.arguments[1].ty, "[37, 4], f8E4M3FN, blocked");
-    // Both kernels read the one copy of x.
+    // Both kernels read the same copy of x.
     assert_eq!(a.address, second.arguments[0].address);
     assert_eq!((first.workspace.bytes, first.workspace.poison), (100, Some(0xFF)));
     assert_eq!((second.workspace.bytes, second.workspace.poison), (300, Some(0xFF)));
@@ -64,7 +64,7 @@ fn nothing_is_recorded_unless_it_is_asked_for() {
         let run = fixture.run(Some(&device), &options).unwrap();
         assert!(run.segments.iter().all(|segment| segment.launch.is_none()));
     }
-    // Without a device there is no launch to speak of.
+    // Without a device there are no launches to record.
     assert!(fixture.run(None, &debug()).unwrap().segments.iter().all(|segment| segment.launch.is_none()));
 }
 
@@ -78,7 +78,7 @@ fn an_emulated_kernel_is_recorded_as_one() {
     assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
     let record = run.segments[0].launch.as_ref().unwrap();
     assert!(record.emulated && record.target == "sm_120a" && record.device == 1);
-    // The batch is flattened: that is what the kernel was told.
+    // The batch is flattened in the extents that the kernel gets.
     assert_eq!(record.extents, [1, 384, N as i64, 64]);
 }
 
@@ -99,7 +99,7 @@ fn a_kernel_that_faults_is_named_with_its_ops_and_what_it_was_given() {
         drop((fixture, device));
         stand_in.reset();
     }
-    // A launch that fails at once has it too, and one that is refused is on the segment.
+    // A launch that fails at once is recorded in the error; a refused one, in the segment.
     let device = Device::open(0).unwrap();
     let fixture = layers(37, 64, Between::Nothing).with_kernel(1, &["LAUNCH_STATUS=7"]);
     let error = fixture.run(Some(&device), &debug()).unwrap_err();

@@ -256,7 +256,7 @@ impl Fixture {
     }
 }
 
-/// The way in which each segment ran, with the reason code where that was not its kernel.
+/// The way in which each segment ran, with the reason code if its kernel did not run.
 pub fn story(run: &Run) -> Vec<(&'static str, Option<&'static str>)> {
     run.segments.iter().map(|ran| (ran.ran.as_str(), ran.reason.as_ref().map(|reason| reason.code))).collect()
 }

@@ -28,7 +28,7 @@ fn beside_d(shape: OperandShape) -> Option<&'static [&'static str]> {
     }
 }
 
-/// A tensor of a call; one without extents has as many bytes as the kernel says.
+/// A tensor of a call. Without extents, the kernel reports its size in bytes.
 pub fn role(name: &str, element: &str, extents: Option<&[&str]>) -> Role {
     let extents = extents.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
     Role { role: name.to_owned(), element: element.to_owned(), extents }

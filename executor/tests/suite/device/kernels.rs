@@ -1,4 +1,4 @@
-//! Runs with kernels: what they compute, what moves, and why a kernel does not run.
+//! Runs with kernels: their results, the tensors moved, and the reasons why a kernel does not run.
 
 use std::collections::HashMap;
 
@@ -68,7 +68,7 @@ fn a_batch_with_one_b_is_given_to_the_kernel_as_one_matrix() {
         assert_eq!(story(&run), [("emulated", None)]);
         assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
     }
-    // The scales of 150 rows are padded matrix by matrix: a plan for them is wrong, and is found out.
+    // The scales of 150 rows are padded for each matrix, so a plan that flattens the batch is wrong and is refused.
     let fixture = flattened(2, 150);
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!(story(&run), [not("kernel_refused")]);
@@ -92,7 +92,7 @@ fn a_value_moves_once_and_only_where_it_is_needed() {
         Moved { to_device: bytes(&fixture, &["x", "sx", "w1", "sw1", "alpha", "bias"]), to_host: 0 },
         // r, which the host negates.
         Moved { to_device: 0, to_host: d },
-        // c, and not x and sx again; y, which the caller gets.
+        // c is copied, but not x and sx again; y is returned to the caller.
         Moved { to_device: bytes(&fixture, &["w2", "sw2", "beta"]) + d, to_host: d },
     ];
     assert_eq!(moved, expected);
@@ -103,7 +103,7 @@ fn a_value_moves_once_and_only_where_it_is_needed() {
     let fixture = layers(37, 64, Between::Nothing);
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!([run.segments[0].moved.to_host, run.segments[1].moved.to_host], [0, d]);
-    // With everything kept, r is wanted as well; what was fused away is nowhere.
+    // With `keep_all`, r is returned too. Values that were fused away do not exist.
     let run = fixture.run(Some(&device), &RunOptions::default().keep_all(true)).unwrap();
     assert_eq!(run.segments[0].moved.to_host, d);
     assert_eq!(run.value(fixture.value("r")), Some(&fixture.expected("r")));
@@ -114,7 +114,7 @@ fn a_value_moves_once_and_only_where_it_is_needed() {
 fn memory_is_used_again_within_a_run() {
     let stand_in = StandIn::new();
     let device = Device::open(0).unwrap();
-    // C of the second kernel has the size of r, which nobody needs any more by then.
+    // C of the second kernel has the size of r, which is no longer needed by then.
     let fixture = layers(130, 64, Between::AnOpOfTheHost);
     let before = stand_in.count(Counter::Allocations);
     fixture.run(Some(&device), &RunOptions::default()).unwrap();
@@ -128,7 +128,7 @@ fn memory_is_used_again_within_a_run() {
 fn why_a_kernel_does_not_run_is_found_out_in_a_fixed_order() {
     let stand_in = StandIn::new();
     let device = Device::open(0).unwrap();
-    // K = 160 is what the stand-in kernel refuses.
+    // The stand-in kernel refuses K = 160.
     let mut fixture = layers(37, 160, Between::Nothing);
     let (dim, code) = (fixture.plan(0).m.clone(), ReasonCode::KAlignment);
     fixture.plan(0).constraints.push(Constraint::Multiple { name: "M", dim, of: 2, code });
@@ -207,7 +207,7 @@ fn a_kernel_that_does_not_prepare_falls_back_unless_the_device_failed() {
                 .starts_with("kernel stand_in_gemm in segment 1 (%y = scaled_mma): the launch failed"),
             "{error}"
         );
-        // The kernel that was launched before it goes now, code and all: nothing may be in flight.
+        // Drops the kernel launched before, with its code. Nothing may be in flight.
         drop(fixture);
     }
 }
@@ -229,7 +229,7 @@ fn a_kernel_for_which_the_device_has_no_room_leaves_the_work_to_the_host() {
 #[test]
 fn a_device_that_is_lost_while_a_kernel_is_prepared_is_not_a_refusal_of_the_kernel() {
     let stand_in = StandIn::new();
-    // CUTLASS says 7 for everything; only the driver knows.
+    // CUTLASS returns 7 for every error; only the driver knows the cause.
     for defines in [&["CLEAR=719", "PREPARE_STATUS=7"][..], &["PREPARE_STATUS=1719"]] {
         let device = Device::open(0).unwrap();
         let fixture = layers(37, 64, Between::Nothing).with_kernel(1, defines);
@@ -301,7 +301,7 @@ fn operands_are_waited_for_together_and_waiting_is_reported() {
     let fixture = layers(37, 64, Between::AnOpOfTheHost);
     let before = stand_in.count(Counter::Waits);
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
-    // For the operands of each kernel, r, y, and at the end.
+    // Waits: for the operands of each kernel, for r, for y, and at the end.
     assert_eq!(stand_in.count(Counter::Waits) - before, 2 + 1 + 1 + 1);
     assert!(run.segments.iter().all(|segment| segment.synchronized), "{:?}", run.segments);
     let run = fixture.run(None, &RunOptions::default()).unwrap();
@@ -343,11 +343,11 @@ fn a_fault_of_the_device_is_located() {
     let RunError::Device { segment: 0, source, .. } = &error else { panic!("{error}") };
     assert!(source.is_sticky() && source.code() == "device_error", "{source}");
     assert!(source.to_string().contains("CUDA_ERROR_700 (700): the stand-in says so"), "{source}");
-    // The context is lost for good.
+    // The context stays lost.
     assert!(device.alloc(1).is_err());
     stand_in.fault(0);
     assert!(fixture.run(Some(&device), &RunOptions::default()).is_ok());
-    // Memory that could not be freed on the lost context stays lost.
+    // Memory that could not be freed in the lost context stays allocated.
     assert_ne!(stand_in.count(Counter::Memories), 0);
     stand_in.reset();
 }
@@ -365,7 +365,7 @@ fn a_kernel_that_faults_is_named_when_it_is_waited_for() {
         drop((fixture, device));
         stand_in.reset();
     }
-    // Otherwise it is found out when something next waits: for the operands of the second kernel, or for the result.
+    // Otherwise the error appears at the next wait: for the operands of the second kernel, or for the result.
     for faulty in [0, 1] {
         let device = Device::open(0).unwrap();
         let fixture = layers(37, 64, Between::Nothing).with_kernel(faulty, &["RUN_STATUS=719"]);

@@ -17,7 +17,7 @@ use super::stand_in::{Counter, StandIn};
 /// Three times this is less than 6 copies of the call, and more than 5.
 const L2: u64 = 6000;
 const COPIES: usize = 6;
-/// 20, and as many more as give each copy the same number of turns.
+/// 20, rounded up so that each copy has the same number of turns.
 const CALLS: usize = 24;
 const M: usize = 5;
 /// Bytes of D.
@@ -44,7 +44,7 @@ const OPTIONS: MeasureOptions = MeasureOptions {
     quick_us: None,
     time_limit: Duration::from_secs(10),
 };
-/// The stand-in takes half a millisecond for each call, and for the event behind them.
+/// The stand-in takes half a millisecond for each call, and for the event after them.
 const MICROSECONDS: f64 = 500.0 * (CALLS + 1) as f64 / CALLS as f64;
 
 struct Call {
@@ -127,9 +127,9 @@ fn a_right_kernel_is_timed_over_copies_beyond_the_cache() {
     };
     assert_eq!(timing, &expected);
     assert!(timing.is_rotating());
-    // Before anything is timed those of both halves, and at the end those that were timed.
+    // Compared before timing: the outputs of both halves. Compared at the end: those of the timed half.
     assert_eq!(*compared, 3 * COPIES as u64 * D);
-    // Each call once, and once more when it is recorded.
+    // Each call is launched once, and once more when it is recorded.
     assert_eq!(stand_in.count(Counter::Launches) - launches, 2 * 2 * CALLS as u64);
 }
 
@@ -149,7 +149,7 @@ fn operands_of_every_kind_and_several_outputs_are_placed() {
     let mut reduces = first().signed("nvfp4 alpha row=f32 d=f32 amax=row");
     reduces.outputs.push(role("y1", "f32", Some(&["N"])));
     timing(call.measure(&reduces.kernel(&["RELU"]), &device, &OPTIONS));
-    // One byte of the second.
+    // A wrong byte of the second output.
     let outcome = call.measure(&reduces.kernel(&["RELU", "SPOIL=7"]), &device, &OPTIONS).unwrap();
     let Outcome::Wrong(wrong) = &outcome else { panic!("{outcome:?}") };
     assert_eq!((wrong.output, wrong.byte, wrong.bytes, wrong.copy), (1, 7, 4 * N, 0));
@@ -181,7 +181,7 @@ fn a_slow_kernel_is_right_and_not_measured_further() {
     let slow = call.measure(&relu, &device, &quick(MICROSECONDS - 1.0)).unwrap();
     assert_eq!(slow, Outcome::Slow { estimate_us: MICROSECONDS, compared: 2 * COPIES as u64 * D });
     timing(call.measure(&relu, &device, &quick(MICROSECONDS + 1.0)));
-    // One call and its event; two of them were made.
+    // The estimate covers a call and its event. Two calls were made.
     let options = MeasureOptions { time_limit: Duration::from_millis(100), ..OPTIONS };
     let slow = call.measure(&relu, &device, &options).unwrap();
     assert_eq!(slow, Outcome::Slow { estimate_us: 1000.0, compared: 2 * D });
@@ -203,7 +203,7 @@ fn a_kernel_that_writes_nothing_more_or_beside_its_output_is_wrong() {
         other => panic!("{other:?}"),
     };
     let all = 2 * COPIES as u64 * D;
-    // Bytes that match although no kernel writes them; the initial fill differs from the later one.
+    // The numbers of bytes that match without being written. The first poison differs from the later one.
     let expected_to_be =
         |byte: u8| call.expected[0].iter().filter(|expected| **expected == byte).count() as u64;
     assert!(expected_to_be(0xFF) > 0);
@@ -219,7 +219,7 @@ fn a_kernel_that_writes_nothing_more_or_beside_its_output_is_wrong() {
         compared: all,
     };
     assert_eq!(wrong(&["WRITES_NOTHING"]), first);
-    // Each call twice, an estimate, and six replays of both halves, in the last of which nothing is written any more.
+    // Two launches of each call, an estimate, and six replays of both halves, the last of which writes nothing.
     let before = 2 * CALLS * 7;
     let late = wrong(&["RELU", &format!("RIGHT_RUNS={before}")]);
     let half = all / 2 - COPIES as u64 * expected_to_be(0x7F);
@@ -333,7 +333,7 @@ fn roles_are_bound_in_the_kernel_s_order_and_never_guessed() {
     let mut other_way = Call::new(0, 64);
     other_way.inputs.reverse();
     timing(other_way.measure(&reversed.kernel(&["RELU"]), &device, &OPTIONS));
-    // The extents are given in the kernel's order, and a call in another one is another call.
+    // The kernel orders its extents differently, and so does the call.
     reversed.extents.reverse();
     let backwards = reversed.kernel(&["RELU"]);
     other_way.extents = Extents::new(&[64, N as i64, M as i64, 1]);
@@ -377,7 +377,7 @@ fn roles_are_bound_in_the_kernel_s_order_and_never_guessed() {
     );
     let unknown = "call_mismatch: the extents of `x0` are negative, unknown or too large";
     other(&|it| it.operands[4] = role("x0", "f32", Some(&["H"])), unknown);
-    // The kernel answers how much a tensor without extents takes: nothing.
+    // The kernel reports the size of a tensor without extents as 0.
     other(
         &|it| it.operands[4].extents = None,
         "call_mismatch: the kernel reads 0 bytes of `x0`, but the call passes 160",
@@ -386,7 +386,7 @@ fn roles_are_bound_in_the_kernel_s_order_and_never_guessed() {
         &|it| it.extents.push("H".to_owned()),
         "extent_out_of_range: the kernel returned status 100 (extent_out_of_range): the extents are others",
     );
-    // As many as a call has room for, and one more.
+    // The maximum number of arguments, and one more.
     let (mut crowded, mut call) = (first(), Call::new(0, 64));
     let mut add = |crowded: &mut Interface| {
         let name = format!("x{}", crowded.operands.len() - 4);
@@ -433,7 +433,7 @@ fn a_kernel_that_loses_the_device_is_an_error_and_not_an_outcome() {
         &["RUN_STATUS=719"][..],
         &["LAUNCH_STATUS=1719"],
         &["PREPARE_STATUS=1719"],
-        // The kernel's own status hides what the driver knows.
+        // The kernel's own status hides the driver's error.
         &["CLEAR=719", "PREPARE_STATUS=7"],
         &["CLEAR=719"],
     ] {
@@ -451,7 +451,7 @@ fn a_device_without_room_has_fewer_copies_and_at_last_none() {
     let device = open(&stand_in);
     let relu = first_kernel(&["RELU"]);
     let call = Call::new(0, 64);
-    // Operands once, outputs with what follows them and workspaces twice.
+    // The memory for one copy of the operands per set, and twice the outputs with guards and the workspaces.
     let needed = |copies: u64, calls: u64| copies * 3072 + 2 * copies * 1280 + 2 * calls * 256;
     stand_in.limit(needed(6, 24));
     assert_eq!(timing(call.measure(&relu, &device, &OPTIONS)).copies, 6);

@@ -55,7 +55,7 @@ fn what_is_uploaded_filled_and_copied_is_downloaded() {
     stream.download(&b, 509, &mut found).unwrap();
     assert_eq!((&found[..3], &found[3..6], &found[6..]), (&[0, 1, 2][..], &[0xFF; 3][..], &bytes[6..]));
     assert_eq!((stand_in.count(Counter::Memories), stand_in.count(Counter::Bytes)), (2, 1600));
-    // The buffers keep the device.
+    // The buffers keep the device open.
     drop((stream, device));
     assert_eq!(stand_in.count(Counter::Contexts), 1);
 }
@@ -126,7 +126,7 @@ fn what_belongs_to_another_device_is_refused() {
     assert_eq!(stream.fill(&there, 0, 8, 1), error);
     assert_eq!(stream.copy(&here, 0, &there, 0, 8), error);
     assert_eq!(stream.copy(&there, 0, &here, 0, 8), error);
-    // The same device once more has the same context.
+    // Opening the same device again gives the same context.
     let again = Device::open(0).unwrap();
     assert_eq!(again.stream().upload(&here, 0, &[1; 8]), Ok(()));
 }
@@ -142,7 +142,7 @@ fn events_measure_what_is_between_them() {
         stream.fill(&buffer, 0, 8, byte).unwrap();
     }
     let end = stream.record().unwrap();
-    // The stand-in takes half a millisecond for anything.
+    // The stand-in takes half a millisecond for each operation.
     assert_eq!(start.elapsed_ms(&end), Ok(2.5));
 }
 
@@ -177,7 +177,7 @@ fn a_capture_that_fails_leaves_the_stream_usable() {
     assert!(matches!(&error, DeviceError::Cuda { call: "cuMemcpyHtoDAsync", code: 900, .. }), "{error}");
     let error = stream.capture(|| stream.download(&buffer, 0, &mut [1; 64])).unwrap_err();
     assert!(matches!(&error, DeviceError::Cuda { call: "cuMemcpyDtoHAsync", code: 900, .. }), "{error}");
-    // Waiting spoils a capture even if nobody looks at its error.
+    // Waiting invalidates a capture even if its error is ignored.
     let error = stream.capture(|| stream.synchronize().or(Ok(()))).unwrap_err();
     assert!(matches!(&error, DeviceError::Cuda { call: "cuStreamEndCapture", code: 901, .. }), "{error}");
     let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

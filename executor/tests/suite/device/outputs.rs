@@ -22,7 +22,7 @@ use super::stand_in::{Counter, StandIn};
 
 const KERNEL: (&str, Option<&str>) = ("kernel", None);
 
-/// The first kernel writes everything from `%acc` to `%highest` but the steps, the second `%y`.
+/// The first kernel writes all values from `%acc` to `%highest` except the steps; the second writes `%y`.
 const PROGRAM: &str = "fir 1
 func @outputs(
     %x: tensor<[M, 64], f4E2M1FN>, %sx: tensor<[M, 4], f8E4M3FN, blocked>,
@@ -361,7 +361,7 @@ fn a_kernel_with_other_outputs_is_not_launched() {
 fn scales_that_are_not_blocked_are_refused() {
     let _stand_in = StandIn::new();
     let device = Device::open(0).unwrap();
-    // As many bytes in either layout.
+    // Both layouts have the same size.
     let source =
         PROGRAM.replace("%sq, %w2", "%bq, %w2").replace("tensor<[M, 6], f8E4M3FN, blocked>\n", "LINEAR\n");
     let source = source
@@ -567,7 +567,7 @@ fn outputs_are_bound_by_role_in_the_order_of_the_kernel() {
         unsafe { prepared.launch(device.stream()) }.unwrap();
         other.check(&fixture, &device, "at other addresses");
 
-        // One byte too many is found with the value that takes it, wherever the kernel has it.
+        // A size that is one byte too large is reported with its value, wherever the kernel lists that value.
         let beyond = ["acc", "q", "sq", "peak", "peaks", "highest"][turn];
         let fixture = fixture.with_interface(0, &interface, &["RELU", &format!("EXTRA_OUTPUT={turn}")]);
         let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
@@ -627,7 +627,7 @@ fn outputs_share_memory_with_nothing() {
         let refused = placed.prepare_at(&fixture, &device, &addresses).unwrap_err();
         assert_eq!(refused.code, "alias", "{refused}");
         assert!(refused.message.contains(words), "{refused}");
-        // SAFETY: it is refused, and the old ones stay.
+        // SAFETY: the new addresses are refused, and the old ones remain.
         let refused = unsafe { prepared.update_addresses(&changed) }.unwrap_err();
         assert_eq!(refused.code, "alias", "{refused}");
     };

@@ -1,4 +1,4 @@
-//! Segments whose kernels are still being built: the fallback until they are there, then the kernel, and what waits.
+//! Segments whose kernels are still being built: they run on the fallback until the kernels are ready, or wait.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ use super::fixture::{Between, Fixture, layers, story};
 use super::placed::Placed;
 use super::stand_in::StandIn;
 
-/// A compiler of stand-in kernels that works once it is let to.
+/// A compiler of stand-in kernels that waits until it is released.
 struct Workshop {
     folder: TempDir,
     service: CompileService,

@@ -1,4 +1,4 @@
-//! Prepared programs: their workspace, launches, graphs, addresses, and everything that is refused.
+//! Prepared programs: workspaces, launches, graphs, addresses, and refusals.
 
 use std::collections::HashMap;
 
@@ -77,7 +77,7 @@ fn a_launch_can_be_recorded_in_a_graph() {
     // SAFETY: the buffers live until the end, and each launch is waited for.
     let graph = stream.capture(|| unsafe { prepared.launch(stream) }).unwrap();
     assert_eq!(placed.y(), vec![0xFF; 37 * 40 * 4]);
-    // The graph reads what lies there when it is launched.
+    // The graph reads the memory at its addresses when it is launched.
     let other = Tensor::zeros(fixture.tensors["x"].element(), vec![37, 64], None).unwrap();
     let mut changed = layers(37, 64, Between::Nothing);
     changed.tensors.insert("x".to_owned(), other.clone());
@@ -198,7 +198,7 @@ fn programs_that_do_not_run_as_kernels_only_are_refused() {
     refuse(&fixture, NO_DEVICE, Some(1), "a kernel for sm_120a, emulated, needs a GPU of target sm_90a");
     let mut fixture = layers(37, 64, Between::Nothing);
     fixture.partition.segments.swap(0, 1);
-    // Each kernel goes with its segment.
+    // Each kernel moves with its segment.
     let (first, second) = (fixture.kernels.remove(&0).unwrap(), fixture.kernels.remove(&1).unwrap());
     fixture.kernels.extend([(1, first), (0, second)]);
     let machine = Machine::new(&device, &fixture.kernels);
@@ -228,7 +228,7 @@ fn a_program_that_is_refused_leaves_its_workspace_alone() {
     let memory = device.alloc(size as usize).unwrap();
     let refused = placed.prepare(&placed.addresses(), Some((memory.address(), size))).unwrap_err();
     check(&refused, KERNEL_REFUSED, "does not prepare");
-    // It is the caller's again, who uses it on another stream.
+    // The workspace is the caller's again, who uses it on another stream.
     let stream = device.new_stream().unwrap();
     stream.fill(&memory, 0, memory.len(), 0x5A).unwrap();
     stream.synchronize().unwrap();
@@ -237,7 +237,7 @@ fn a_program_that_is_refused_leaves_its_workspace_alone() {
     stream.download(&memory, 0, &mut found).unwrap();
     assert_eq!(found, vec![0x5A; memory.len()]);
 
-    // The device is lost meanwhile: that, and not the refusal, is what happened.
+    // The device is lost meanwhile: the device error is reported, not the refusal.
     let fixture = layers(37, 64, Between::Nothing)
         .with_kernel(0, &["RELU", "CLEAR=719"])
         .with_kernel(1, &["WORKSPACE=300", "PREPARE_STATUS=7"]);
@@ -261,7 +261,7 @@ fn a_launch_that_fails_on_a_lost_device_says_so_and_spoils_no_capture() {
     let waits = stand_in.count(Counter::Waits);
     // SAFETY: the buffers live until the end, and each launch is waited for.
     let mut launch = || unsafe { prepared.launch(&stream) };
-    // The device is well, and still at work.
+    // The device is healthy and still busy.
     let error = launch().unwrap_err();
     assert!(matches!(&error, DeviceError::Launch { status } if status.code == 7), "{error}");
     assert_eq!(stand_in.count(Counter::Waits), waits);

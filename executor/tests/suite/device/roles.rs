@@ -1,4 +1,4 @@
-//! Values that are bound to the roles of a kernel: in any order, each to its own, and none that one side lacks.
+//! Values are bound to the roles of a kernel by name, in any order. Roles that one side lacks are refused.
 
 use std::collections::HashMap;
 
@@ -82,7 +82,7 @@ fn every_role(m: u64) -> Fixture {
     let partition = Partition { target: "sm_100a".to_owned(), segments: vec![segment], decisions };
     let recipe = Recipe { rule: Rule::Exact, seed: 5, symbols: vec![("M".to_owned(), m)] };
     let tensors = inputs(&program, &recipe).unwrap();
-    // A value that is taken for another is seen.
+    // The values differ, so that an exchange is detected.
     assert_ne!(tensors["alpha"], tensors["beta"]);
     Fixture { program, partition, tensors, kernels: HashMap::new() }.with_kernel(0, &[])
 }
@@ -129,7 +129,7 @@ fn values_are_bound_by_role_in_the_order_of_the_kernel() {
             let run = fixture.run(Some(&device), &RunOptions::default().debug(true)).unwrap();
             assert_eq!(story(&run), [KERNEL], "{interface:?}");
             assert_eq!(run.value(fixture.value("y")), Some(&expected), "{interface:?}");
-            // The record tells of the call in the kernel's order.
+            // The record lists the arguments in the kernel's order.
             let record = run.segments[0].launch.as_ref().unwrap();
             let found: Vec<_> =
                 record.arguments.iter().map(|it| (it.role.clone(), it.value.as_str())).collect();
@@ -172,7 +172,7 @@ fn kernels_of_one_program_may_differ_in_their_order() {
     }
 }
 
-/// Refuses a kernel of the first layer that says something else of itself, and a program that is prepared with it.
+/// Checks that a kernel of the first layer with changed metadata is refused, in a run and in a preparation.
 #[track_caller]
 fn refuse(device: &Device, change: &dyn Fn(&mut Interface), words: &str) {
     let fixture = layers(37, 64, Between::Nothing);
@@ -285,7 +285,7 @@ fn a_role_of_another_size_is_a_refusal() {
         &|it| it.operands[4] = role("x0", "f32", Some(&["H"])),
         "`x0` has 40 elements, but the kernel expects unknown",
     );
-    // A tensor without extents has the bytes that the kernel answers: none.
+    // The kernel reports the size of a tensor without extents as 0.
     refuse(&|it| it.operands[0].extents = None, "`a` takes 1184 bytes, but the kernel reads 0");
     refuse(&|it| it.operands[4].extents = None, "`x0` takes 160 bytes, but the kernel reads 0");
     // The scales are padded.
@@ -335,14 +335,14 @@ fn an_empty_problem_is_known_by_the_names_of_its_extents() {
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!(story(&run), [KERNEL]);
     assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
-    // A kernel is not even asked about it: this one would refuse its K.
+    // The kernel is not called for an empty problem: this one would refuse its K.
     let fixture = layers(0, 160, Between::Nothing);
     let mut backwards = fixture.interface(0);
     backwards.extents.reverse();
     let run = fixture.with_interface(0, &backwards, &["RELU"]).run(Some(&device), &RunOptions::default());
     assert_eq!(story(&run.unwrap()), [KERNEL; 2]);
     assert_eq!(stand_in.count(Counter::Launches), launches);
-    // Roles are compared all the same.
+    // Roles are compared nevertheless.
     interface.operands.pop();
     let fixture = every_role(0).with_interface(0, &interface, &[]);
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Many launches: graphs that are replayed and follow their addresses, two devices, and what one launch is.
+//! Many launches: graphs that are replayed and updated to other addresses, two devices, and recorded work.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -116,7 +116,7 @@ fn a_launch_allocates_nothing() {
     let stream = device.new_stream().unwrap();
     let before = stand_in.count(Counter::Allocations);
     assert_eq!(during(|| drop(black_box(vec![1]))), 1, "allocations are counted");
-    // SAFETY: the buffers live until the end; the stand-in runs what was launched one by one, when it is waited for.
+    // SAFETY: the buffers live until the end; the stand-in runs launches one by one, when it is waited for.
     let allocated = during(|| (0..50).for_each(|_| unsafe { prepared.launch(&stream) }.unwrap()));
     assert_eq!((allocated, stand_in.count(Counter::Allocations)), (0, before));
     // SAFETY: as above.
@@ -140,7 +140,7 @@ fn two_devices_are_used_in_turns_and_at_once() {
     let mut prepared = [0, 1].map(|at| placed[at].prepare(&placed[at].addresses(), None).unwrap());
     let streams = [0, 1].map(|at| devices[at].new_stream().unwrap());
 
-    // One thread, which launches on both before it waits for either, and whose host has the other's context current.
+    // One thread launches on both devices before it waits for either. Its host has the other device's context current.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for turn in 0..8 {
@@ -183,7 +183,7 @@ fn two_devices_are_used_in_turns_and_at_once() {
         }
     }
 
-    // Two threads, each with one of them, and then two others.
+    // Two threads with one device each, and then two more.
     for round in 0..2 {
         std::thread::scope(|scope| {
             for (at, prepared) in prepared.iter_mut().enumerate() {
@@ -249,7 +249,8 @@ fn a_recording_says_what_a_launch_is_and_does_it_again() {
         cooperative: false,
         shared_memory: 1000,
         parameters: 1,
-        // The stand-in's kernel takes what it was prepared with, and the address and size of its workspace.
+        // The stand-in kernel takes the extents and addresses of its preparation, and the address and size of its
+        // workspace.
         parameter_bytes: size_of::<Extents>() + size_of::<Addresses>() + 16,
     };
     let memset = MemsetNode {

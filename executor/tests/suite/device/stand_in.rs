@@ -25,7 +25,7 @@ pub enum Counter {
     Allocations,
     Launches,
     Depth,
-    /// Work put on a stream while another context than its own was current.
+    /// Work enqueued on a stream while the context of another device was current.
     Strays,
 }
 
@@ -38,8 +38,8 @@ struct Driver {
     _folder: TempDir,
 }
 
-/// Loaded before anything looks for a driver, under the name that is looked for: the dynamic linker then takes this one,
-/// also where there is a GPU.
+/// Loaded before any search for a driver, and under the name that is searched for. The dynamic linker then uses this
+/// driver even on a machine with a GPU.
 static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("libcuda.so");
@@ -54,7 +54,7 @@ static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
     }
 });
 
-/// The resources that must be given back.
+/// The resources that every test must free.
 const KEPT: [Counter; 8] = [
     Counter::Memories,
     Counter::Bytes,
@@ -68,7 +68,7 @@ const KEPT: [Counter; 8] = [
 
 static IN_USE: Mutex<()> = Mutex::new(());
 
-/// The driver, for one test at a time. When it is given back, nothing may be left on it.
+/// The driver, for one test at a time. On drop, all resources must have been freed.
 pub struct StandIn {
     _in_use: MutexGuard<'static, ()>,
 }
@@ -98,7 +98,7 @@ impl StandIn {
         unsafe { (DRIVER.set)(4, bytes) }
     }
 
-    /// Blocks of a cluster that kernels are launched with from now on; 0 is none.
+    /// The cluster size, in CTAs, of kernels launched from now on; 0 for none.
     pub fn cluster(&self, blocks: u64) {
         // SAFETY: it stores a number.
         unsafe { (DRIVER.set)(5, blocks) }
@@ -110,9 +110,9 @@ impl StandIn {
         unsafe { (DRIVER.set)(3, ordinal) }
     }
 
-    /// Acts as the end of the process: lost memory is back, and the device is well.
+    /// Acts like the end of the process: lost memory is freed, and the device is healthy.
     pub fn reset(&self) {
-        // SAFETY: no test has memory when it begins, or once the device was lost and its buffers are dropped.
+        // SAFETY: no test holds memory when it begins, or after the device was lost and its buffers were dropped.
         unsafe { (DRIVER.set)(2, 0) }
         self.limit(u64::MAX);
         self.fault(0);
@@ -137,8 +137,8 @@ impl Drop for StandIn {
     }
 }
 
-/// The stand-in kernel with these definitions, loaded again: its code goes with the last handle. The roles are members
-/// of a JSON object.
+/// The stand-in kernel with these definitions, loaded separately: its code is unloaded with the last handle. The roles
+/// are members of a JSON object.
 pub fn kernel(signature: &str, roles: &str, defines: &[&str]) -> Kernel {
     /// The number of the library that was compiled with these arguments.
     type Numbers = Mutex<HashMap<Vec<String>, usize>>;
@@ -156,7 +156,7 @@ pub fn kernel(signature: &str, roles: &str, defines: &[&str]) -> Kernel {
         numbers.insert(arguments, next);
     }
     drop(numbers);
-    // Another file, as the dynamic linker knows libraries by theirs; it may go once it is loaded.
+    // A copy, because the dynamic linker identifies libraries by file. It may be deleted once it is loaded.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kernel.so");
     fs::copy(&compiled, &path).unwrap();

@@ -69,7 +69,7 @@ fn a_kernel_that_cannot_be_built_says_so_in_the_background_too() {
     let reason = kernel.wait(Wait::Forever).unwrap().unwrap_err();
     assert_eq!(reason.code, "compile_error");
     assert!(reason.message.contains("kernel.cu(3): error: no"), "{}", reason.message);
-    // Whoever asks meanwhile in the foreground gets the same.
+    // A concurrent request in the foreground gets the same kernel.
     let outcome = service.get(&request(&service, &good(1)), &Cancel::new(), &|_| {});
     assert_eq!(outcome.unwrap_err().code, "compile_error");
     assert_eq!(bench.builds(), 1);

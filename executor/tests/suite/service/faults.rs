@@ -1,4 +1,4 @@
-//! Every failure, provoked for real: its code, whose fault it is, what to do, and that nothing is left.
+//! Every failure, provoked for real: its code, the party at fault, the remedy, and that no files remain.
 
 use std::fs;
 use std::path::Path;
@@ -138,7 +138,7 @@ fn a_compiler_that_hangs_crashes_or_runs_out_of_memory() {
         false,
         "internal compiler error",
     );
-    // A compiler that really has no memory for what it is given.
+    // A compiler that really runs out of memory.
     let bench = Bench::new();
     let large = "#define A(x) x,x,x,x,x,x,x,x,x,x\nint large[] = { A(A(A(A(A(A(1)))))) };\n";
     fs::write(bench.path("large.c"), large).unwrap();
@@ -235,7 +235,7 @@ fn what_says_nothing_about_the_kernel_is_not_remembered() {
             "out_of_memory",
             BuildFault::ResourceLimit,
         ),
-        // Whatever else was printed before.
+        // Regardless of earlier output.
         (
             format!("kernel.cu: error: half a file\n{output} Stale file handle"),
             "disk",
@@ -253,7 +253,7 @@ fn what_says_nothing_about_the_kernel_is_not_remembered() {
         ));
         let failure = fail(&bench, &good(1));
         check(&failure, code, fault, false, words.lines().last().unwrap());
-        // The same compiler, a moment later.
+        // The same compiler succeeds a moment later.
         assert!(get(&bench.service(), &good(1)).0.is_ok(), "{words}");
         assert_eq!(bench.builds(), 2, "{words}");
     }
@@ -274,7 +274,7 @@ fn a_failure_in_words_that_nobody_knows_is_tried_once_more_and_then_remembered()
     for body in
         ["echo 'cicc: something odd' >&2; exit 1", "exit 3", "exit 0", "echo 'nvcc error   : odd'; exit 1"]
     {
-        // One that passes: the second attempt builds it, in another folder.
+        // A transient failure: the second attempt, in another folder, succeeds.
         let bench = Bench::new();
         let once = bench.path("once");
         let good_compiler = format!("exec '{}' \"$@\"", stand_in("nvcc.sh").display());
@@ -288,14 +288,14 @@ fn a_failure_in_words_that_nobody_knows_is_tried_once_more_and_then_remembered()
         let notes = events.iter().filter(|event| event.to_string().contains("once more")).count();
         assert_eq!(notes, 1, "{events:?}");
         bench.assert_clean();
-        // One that lasts is remembered after two attempts.
+        // A lasting failure is remembered after two attempts.
         let bench = Bench::with(body);
         let failure = fail(&bench, &good(1));
         assert!(failure.lasting && bench.builds() == 2, "{body}: {failure:?}");
         let failure = fail(&bench, &good(1));
         assert!(failure.remembered && bench.builds() == 2, "{body}: {failure:?}");
     }
-    // A diagnostic about the source needs no second opinion.
+    // A diagnostic about the source needs no second attempt.
     let bench = Bench::with("echo 'kernel.cu(7): error: no such thing'; exit 2");
     check(&fail(&bench, &good(1)), "compile_error", BuildFault::OurBug, true, "no such thing");
     assert_eq!(bench.builds(), 1);

@@ -30,12 +30,12 @@ pub fn metadata() -> String {
     )
 }
 
-/// A source that the stand-in compiler compiles, each number another one.
+/// A source that the stand-in compiler compiles; each number gives another source.
 pub fn good(number: usize) -> String {
     source("compile", number, "")
 }
 
-/// As [`good`], for a kernel that is built with CUTLASS, as far as its text says.
+/// Like [`good`], for a kernel whose text includes CUTLASS.
 pub fn good_with_cutlass(number: usize) -> String {
     source("compile", number, "#if 0\n#include \"cutlass/gemm.h\"\n#endif")
 }
@@ -54,12 +54,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// One whose compiler is the stand-in.
+    /// A bench with the stand-in compiler.
     pub fn new() -> Bench {
         Bench::with(&format!("exec '{}' \"$@\"", stand_in("nvcc.sh").display()))
     }
 
-    /// One whose compiler does this, once the build was counted.
+    /// A bench whose compiler counts the build and then runs `compiler`.
     pub fn with(compiler: &str) -> Bench {
         let bench = Bench { folder: tempfile::tempdir().unwrap() };
         for name in ["temp", "cutlass/include", "cutlass/tools/util/include"] {
@@ -82,7 +82,7 @@ impl Bench {
         fs::rename(&new, self.path("nvcc")).unwrap();
     }
 
-    /// The number of builds that began: each has a folder of its own.
+    /// The number of builds started, each in its own folder.
     pub fn builds(&self) -> usize {
         let text = fs::read_to_string(self.path("count")).unwrap_or_default();
         let mut folders: Vec<&str> = text.lines().collect();
@@ -112,10 +112,10 @@ impl Bench {
         names
     }
 
-    /// No build's folder, lock or process is left, and every visible entry verifies.
+    /// Checks that no build folder, lock or process remains, and that every visible entry verifies.
     #[track_caller]
     pub fn assert_clean(&self) {
-        // Whoever comes next puts away what is left of those who were killed.
+        // The next service removes the leftovers of killed processes.
         drop(self.service());
         assert_eq!(self.names("tmp"), Vec::<String>::new());
         let locks: Vec<String> =
@@ -130,7 +130,7 @@ impl Bench {
         self.assert_no_processes();
     }
 
-    /// Nothing runs in a folder of this bench; what was killed gets a moment to vanish.
+    /// Checks that no process runs in a folder of this bench; killed ones get a moment to exit.
     #[track_caller]
     pub fn assert_no_processes(&self) {
         let started = Instant::now();
@@ -141,7 +141,7 @@ impl Bench {
     }
 }
 
-/// The service's options for the bench that lies here, also in another process.
+/// The service options for the bench in this folder, for use in other processes too.
 pub fn options(folder: &Path) -> ServiceOptions {
     let toolchain = Toolchain {
         nvcc: folder.join("nvcc"),
@@ -183,7 +183,7 @@ pub fn request(service: &CompileService, text: &str) -> Request {
     service.request(&input(text))
 }
 
-/// Gets a kernel, and everything that was said meanwhile.
+/// Requests a kernel, and returns the outcome with all events.
 pub fn get(service: &CompileService, text: &str) -> (Outcome, Vec<Event>) {
     let events = Mutex::new(Vec::new());
     let outcome = service
@@ -203,7 +203,7 @@ pub fn processes_in(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A copy of this program that runs the test of this name, with these words for it.
+/// A command that runs this test in a copy of this program, with these arguments.
 pub fn other(test: &str, words: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -213,7 +213,7 @@ pub fn other(test: &str, words: &[&str]) -> Command {
     command
 }
 
-/// The words, in the copy.
+/// The arguments, in the copy.
 pub fn role() -> Option<Vec<String>> {
     let words = std::env::var("FOURFOLD_TEST_OTHER").ok()?;
     Some(words.split('\n').map(str::to_owned).collect())

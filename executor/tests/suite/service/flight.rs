@@ -1,4 +1,4 @@
-//! One build per key within a process, and how it ends.
+//! One build per key within a process, and its end.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ fn threads_that_want_a_kernel_share_one_build_and_all_its_events() {
     const THREADS: usize = 16;
     let bench = Bench::new();
     let go = bench.path("go");
-    // It does not end before all wait for it.
+    // The build does not end before all requests wait for it.
     bench.compiler(&format!("while [ ! -e '{}' ]; do sleep 0.02; done; {}", go.display(), slow(0.0)));
     let service = bench.service();
     let started = AtomicUsize::new(0);
@@ -61,7 +61,7 @@ fn a_kernel_comes_from_memory_then_from_the_cache() {
     assert!(std::sync::Arc::ptr_eq(&first, &again.unwrap()));
     assert!(matches!(events.as_slice(), [Event::Hit { source: Source::Memory, .. }]), "{events:?}");
     drop(first);
-    // The thread that built it may hold it for a moment yet.
+    // The thread that built it may hold it for a moment longer.
     let deadline = Instant::now() + Duration::from_secs(5);
     while service.is_live(&request(&service, &good(1))) {
         assert!(Instant::now() < deadline, "nobody has it any more");
@@ -106,12 +106,12 @@ fn what_is_removed_from_the_cache_is_built_again_and_what_is_damaged_is_refused_
     let library = entry.join("kernel.so");
     let mut bytes = std::fs::read(&library).unwrap();
     bytes[1000] ^= 1;
-    // The library is read-only, and its folder too: as root or as who repairs it.
+    // The library and its folder are read-only, unless the user is root or changes that.
     use std::os::unix::fs::PermissionsExt;
     for path in [&entry, &library] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
     }
-    // Another file in its place: the thread that has loaded this one may hold it for a moment more.
+    // Replaces the file: the thread that loaded the old one may hold it for a moment longer.
     std::fs::write(bench.path("damaged"), bytes).unwrap();
     std::fs::set_permissions(bench.path("damaged"), std::fs::Permissions::from_mode(0o400)).unwrap();
     std::fs::rename(bench.path("damaged"), &library).unwrap();
@@ -204,7 +204,7 @@ fn a_cache_that_cannot_be_written_to_costs_only_the_cache() {
     let (outcome, _) = get(&service, &good(1));
     let built = outcome.unwrap();
     assert!(built.kernel().is_ok());
-    // A file where locks should be, as an accident leaves it.
+    // A file where the folder of locks should be.
     std::fs::remove_dir_all(bench.path("cache/kernels/locks")).unwrap_or(());
     std::fs::write(bench.path("cache/kernels/locks"), "").unwrap();
     let (outcome, events) = get(&bench.service(), &good(2));
@@ -218,7 +218,7 @@ fn lasting_failures_are_remembered_with_their_diagnostics_and_others_are_tried_a
     let (first, _) = get(&bench.service(), &text);
     let first = first.unwrap_err();
     assert_eq!((first.code, first.lasting, first.remembered), ("compile_error", true, false));
-    // Another service is what another process has.
+    // A new service stands for another process.
     let (second, events) = get(&bench.service(), &text);
     let second = second.unwrap_err();
     assert!(second.remembered && second.lasting);
@@ -230,7 +230,7 @@ fn lasting_failures_are_remembered_with_their_diagnostics_and_others_are_tried_a
     let retrying = ServiceOptions { retry_known_bad: true, ..bench.options() };
     assert!(get(&CompileService::new(retrying), &text).0.is_err());
     assert_eq!(bench.builds(), 2);
-    // Another compiler of the same version may succeed: the output does not prove whose fault a failure is.
+    // Another compiler of the same version may succeed, because output does not prove that the source is at fault.
     bench.compiler(&format!(
         "sed -i '1s/.*/\\/\\/ behave: compile/' kernel.cu; exec '{}' \"$@\"",
         stand_in("nvcc.sh").display()
@@ -271,7 +271,7 @@ fn without_a_compiler_a_kernel_that_the_cache_has_is_used() {
 #[test]
 fn who_waits_is_told_for_whom() {
     let bench = Bench::with(&slow(0.5));
-    // The other tests of this process build too; this one is not about places.
+    // Other tests of this process build too, so this test raises the limit on concurrent builds.
     let places = || CompileService::new(ServiceOptions { jobs: Some(64), ..bench.options() });
     let [first, second] = [places(), places()];
     let told = Mutex::new(Vec::new());
@@ -329,7 +329,7 @@ fn who_has_more_time_or_another_launcher_does_not_get_the_failure_of_who_has_not
         let patient = scope.spawn(|| get(&bench.service(), &good(1)).0);
         assert_eq!(first.join().unwrap().unwrap_err().code, "compile_timeout");
         assert!(patient.join().unwrap().is_ok());
-        // It waited for either of the two by chance: the one that timed out, or the patient one.
+        // By chance, it waited for either the build that timed out or the patient one.
         let same = same.join().unwrap();
         assert!(same.is_ok() || same.is_err_and(|failure| failure.code == "compile_timeout"));
     });

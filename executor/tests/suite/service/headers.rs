@@ -1,4 +1,4 @@
-//! Headers of CUTLASS that change while a process runs: no kernel is kept as what it is not.
+//! CUTLASS headers that change while a process runs: no kernel is stored under a key that does not describe it.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ fn a_kernel_without_cutlass_has_the_same_key_with_any_cutlass_and_with_none() {
     fs::write(bench.path("cutlass/include/gemm.h"), "one").unwrap();
     let (second, ..) = key(true);
     assert_eq!(first, second);
-    // A kernel that needs one is not tried without.
+    // A kernel that needs CUTLASS is not built without it.
     let (_, _, missing) = key(false);
     assert_eq!(missing.unwrap_err().code, "toolchain_missing");
 }
@@ -60,7 +60,7 @@ fn what_was_compiled_with_headers_that_have_changed_is_given_and_not_kept() {
     fs::write(&header, "another").unwrap();
     let (outcome, events) = get(&service, &good_with_cutlass(1));
     assert!(outcome.is_ok() && noted(&events), "{events:?}");
-    // In the middle of it, and back before its end.
+    // The header changes during the build, and is restored before its end.
     let body = format!(
         "echo more > '{0}'; printf another > '{0}'; exec '{1}' \"$@\"",
         header.display(),
@@ -69,7 +69,7 @@ fn what_was_compiled_with_headers_that_have_changed_is_given_and_not_kept() {
     bench.compiler(&body);
     let (outcome, events) = get(&bench.service(), &good_with_cutlass(2));
     assert!(outcome.is_ok() && noted(&events), "{events:?}");
-    // A failure of such a build says nothing of what is there now.
+    // The failure of such a build says nothing about the current headers.
     bench.compiler(&format!("echo more >> '{}'; echo 'kernel.cu(1): error: no'; exit 1", header.display()));
     let (outcome, _) = get(&bench.service(), &good_with_cutlass(3));
     assert!(outcome.is_err());

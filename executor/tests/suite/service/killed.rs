@@ -14,9 +14,9 @@ use super::fixture::{Bench, get, good, options, other, request, role};
 
 /// The number of builds that are killed.
 const KILLS: usize = if cfg!(feature = "slow") { 1000 } else { 100 };
-/// The number of processes that build at once, each in a cache of its own.
+/// The number of processes that build concurrently, each with its own cache.
 const WORKERS: usize = 10;
-/// After how many of its builds each measures a whole one.
+/// The interval, in builds, at which each process measures a complete build.
 const MEASURED: usize = 20;
 
 /// A compiler that takes a few hundredths of a second, and writes the library in pieces.
@@ -65,7 +65,7 @@ fn builds_killed_at_random_points_leave_nothing_that_is_wrong_or_stuck() {
     assert!(survived < KILLS / 2, "most must be killed while they build: {survived} were not");
 }
 
-/// Starts a build in another process; its lines from where it begins.
+/// Starts a build in another process. Returns its output from the start of the build on.
 fn begin(bench: &Bench, number: usize) -> (Child, impl Iterator<Item = String>) {
     let folder = bench.folder.path().to_str().unwrap();
     let mut child = other(test_name!(one_that_builds), &[folder, &number.to_string()]).spawn().unwrap();
@@ -74,7 +74,7 @@ fn begin(bench: &Bench, number: usize) -> (Child, impl Iterator<Item = String>) 
     (child, lines)
 }
 
-/// The duration of a build here and now, beside the others.
+/// The duration of a complete build now, beside the others.
 fn whole_build(bench: &Bench, number: usize) -> Duration {
     let (mut child, mut lines) = begin(bench, number);
     let began = Instant::now();
@@ -84,7 +84,7 @@ fn whole_build(bench: &Bench, number: usize) -> Duration {
     took
 }
 
-/// Kills a build so long after it began; whether it had ended before.
+/// Kills a build after this time. Returns true if it had ended before.
 fn kill_once(bench: &Bench, number: usize, after: Duration) -> bool {
     let (mut child, mut lines) = begin(bench, number);
     thread::sleep(after);
@@ -93,7 +93,7 @@ fn kill_once(bench: &Bench, number: usize, after: Duration) -> bool {
     lines.any(|line| line.ends_with("ends"))
 }
 
-/// The next caller succeeds, soon, and nothing that it meets was refused.
+/// Checks that the next caller succeeds soon, without refused entries.
 fn check_next(bench: &Bench, number: usize) {
     let started = Instant::now();
     let service = bench.service();
@@ -118,7 +118,7 @@ fn one_that_builds() {
     drop(built);
 }
 
-/// Xorshift: what matters is that the points are spread over the build.
+/// Xorshift. It only has to spread the points over the build.
 struct Random(u64);
 
 impl Random {

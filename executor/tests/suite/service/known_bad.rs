@@ -1,4 +1,4 @@
-//! Versions that are known to be bad: not used for their targets, and what they built is built again.
+//! Versions known to be bad are not used for their targets, and kernels built by them are rebuilt.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn a_machine_whose_only_compiler_is_listed_has_what_the_pins_built_and_builds_no
     }
     assert!(failure.remedy.contains("fourfold toolchain install"), "{}", failure.remedy);
     assert_eq!((bench.builds(), bench.names("failures").len()), (1, 0));
-    // For another target it is as good as any.
+    // The compiler is used for other targets.
     let good = super::fixture::get(&bad, &good(3)).0;
     assert!(good.is_ok(), "{good:?}");
     assert_eq!(bench.builds(), 2);
@@ -66,7 +66,7 @@ fn a_machine_whose_only_compiler_is_listed_has_what_the_pins_built_and_builds_no
 #[test]
 fn a_compiler_that_is_bad_for_what_an_emulated_kernel_is_compiled_for_is_not_used() {
     let bench = Bench::new();
-    // Good for sm_100a, and bad for the Hopper that it is compiled for.
+    // Good for sm_100a, but bad for the Hopper architecture that the kernel is compiled for.
     let service = service(&bench, BAD, false);
     let source = good(1);
     let input = BuildInput { architecture: "90a", ..super::fixture::input(&source) };
@@ -87,7 +87,7 @@ fn an_entry_that_a_listed_compiler_built_is_refused_and_removed_unless_that_is_a
     assert_eq!(tools(built.artifact()), Some((BAD.to_owned(), "none".to_owned())));
     drop(built);
     assert!(cache(&bench, true).get(&key).artifact.is_some());
-    // It is another one than the pins would build.
+    // The version and the key differ from those of the pinned toolchain.
     assert_ne!(Versions::pinned().nvcc, BAD);
     assert_ne!(service(&bench, BAD, false).request(&input(&text(1))).key(), key);
 
@@ -99,7 +99,7 @@ fn an_entry_that_a_listed_compiler_built_is_refused_and_removed_unless_that_is_a
     let lookup = strict.get(&key);
     assert!(lookup.artifact.is_none() && lookup.notes.len() == 1, "{:?}", lookup.notes);
     assert_eq!(bench.names("entries").len(), 0);
-    // In a tier it stays where it is, and is not used either.
+    // An entry in a tier stays there, but is not used.
     let (outcome, _) = get(&service(&bench, BAD, true), &text(1));
     assert!(outcome.is_ok());
     std::fs::rename(bench.path("cache/kernels/entries"), bench.path("tier")).unwrap();

@@ -1,4 +1,4 @@
-//! The compile service: one build per key, in this process and among many, failures as data, builds in the background.
+//! The compile service: one build per key in a process and among processes, failures as data, and background builds.
 
 mod background;
 mod faults;

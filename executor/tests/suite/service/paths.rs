@@ -1,4 +1,4 @@
-//! Caches and toolchains whose folders have any name: each works, nothing in a name is run, and no tool sees it.
+//! Caches and toolchains in folders with any name: each works, no name is executed, and no tool sees a name.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -18,8 +18,8 @@ use fourfold_executor::{BuildFault, BuildOptions};
 
 use super::fixture::{get, good, metadata, stand_in};
 
-/// Names of folders: every byte that there can be in one, what shells, lists and the dynamic linker read something into,
-/// and mixtures of all.
+/// Folder names: every possible byte, text with a meaning to shells, lists or the dynamic linker, and mixtures of
+/// these.
 fn names() -> Vec<OsString> {
     const WORDS: [&str; 44] = [
         "$(touch PWNED)",
@@ -173,7 +173,7 @@ impl Setting {
     }
 }
 
-/// Files below a folder that are called like this.
+/// The files with this name below a folder.
 fn called(folder: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {

@@ -28,7 +28,7 @@ fn sixty_four_processes_that_want_four_kernels_cause_four_builds() {
     bench.assert_clean();
 }
 
-/// The other half: gets every kernel, each process in another order, and calls it.
+/// The child process: gets every kernel, in its own order, and calls it.
 #[test]
 fn one_of_many() {
     let Some(words) = role() else { return };
@@ -53,7 +53,7 @@ fn processes_that_wait_for_a_build_share_its_failure_also_one_that_does_not_last
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("failure: out_of_memory cicc: out of memory"), "{said}");
     }
-    // Those that came while it failed have its failure. One that starts late may try again.
+    // Processes that waited for the failed build share its failure. One that starts late may try again.
     assert!((1..=2).contains(&bench.builds()), "{}", bench.builds());
     let (outcome, _) = super::fixture::get(&bench.service(), &source("compile", 0, ""));
     let before = bench.builds();

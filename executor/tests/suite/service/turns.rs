@@ -1,4 +1,4 @@
-//! A caller that waits for its turn within its own process holds nothing that other processes need.
+//! A caller that waits for a permit of its own process holds no lock that other processes need.
 
 use std::thread;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn a_process_that_builds_one_at_a_time_locks_one_key_at_a_time() {
         }
         most
     });
-    // The kernel that is done may be put away while the next begins.
+    // The finished kernel may be stored while the next build begins.
     assert!((1..=2).contains(&most), "{most} keys were locked at once");
     assert_eq!(bench.builds(), 3);
 }

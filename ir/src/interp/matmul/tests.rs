@@ -186,7 +186,7 @@ fn mx_formats_are_summed_in_f64_in_order() {
 
 #[test]
 fn mx_by_hand() {
-    // -1.5 · 2^3 times 448 · 2^-1, twice of 32: 2 · -12 · 224; the other codes of A are zero.
+    // Two of 32 products are -1.5 · 2^3 times 448 · 2^-1 = -12 · 224; the other codes of A are zero.
     let mut a = vec![-1.5, -1.5];
     a.resize(32, 0.0);
     let scale = |byte| Tensor::new(F8E8M0FNU, vec![1, 1], Some(Linear), vec![byte]).unwrap();

@@ -192,7 +192,7 @@ impl Graph {
         };
         let a = self.operand(a_shape, k, block, element, outputs);
         let b = self.operand(vec![Dim::fixed(n), Dim::fixed(k)], k, block, element, outputs);
-        // Flattened before the product, and restored behind it.
+        // Flattened before the product, and restored after it.
         let flatten = batched && self.random.percent(60);
         let shape = self.builder.ty(a).shape.clone();
         let a = if flatten {

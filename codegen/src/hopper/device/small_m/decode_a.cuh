@@ -7,7 +7,8 @@ struct SmallMDecodeA {
   using V = SmallM<kTileM>;
   uint4 codes[V::kPieces];
   uint32_t scales[V::kPieces];
-  // K blocks of this CTA per row of A, pieces of all rows, and the bytes of a row from the CTA's first chunk on.
+  // The K blocks per row of A in this CTA, the pieces of all rows, and the bytes of a row from the CTA's first chunk
+  // on.
   unsigned blocks, count, rest;
 
   CUTLASS_DEVICE SmallMDecodeA(SmallMParameters const &p, SmallMOperands const &of, SmallMWork const &work)
@@ -17,7 +18,7 @@ struct SmallMDecodeA {
     uint8_t const *const first = of.a + work.first_chunk * V::kRowBytes;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kPieces; ++i) {
-      // Excess pieces, and those past K, are clamped to the last: this needs no branch.
+      // Excess pieces, and those past K, are clamped to the last piece, which avoids a branch.
       unsigned const item = min(i * V::kThreads + threadIdx.x, count - 1), t = item % 4, m = m_of(work, item);
       unsigned const piece = item - m * blocks * 4;
       codes[i] = load_ordered(reinterpret_cast<uint4 const *>(first + (m * p.row_bytes + min(piece * 16, rest - 16))));
@@ -39,15 +40,15 @@ struct SmallMDecodeA {
       if (item >= count) {
         continue;
       }
-      // The scale is converted only here: a conversion next to the load would stall all instructions behind it.
+      // The scale is converted only here: a conversion right after the load would stall all instructions that follow.
       uint32_t const own = rematerialize(scales[i]), of_thread = kMx ? mx_scale(own) : two_scales(own);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
         // Codes past K are zeros.
         uint32_t const eight = (block * 4 + t) * 16 < rest ? word_of(codes[i], word) : 0;
         if constexpr (V::kUsesE4m3) {
-          // Words w and w + 2 belong to the thread's two groups of 16, which have their own columns, and share a
-          // matrix. All other codes of a column are zeros.
+          // Words w and w + 2 belong to the thread's two groups of 16. The groups share a matrix and have separate
+          // columns. All other codes of a column are zeros.
           DecodedE4m3 const parts = decode_to_e4m3(eight);
           uint32_t const at = smem_a + ((block * 2 + word % 2) * kTileM + m) * V::kMatrixBytes + (2 * t + word / 2) * 16;
           auto const only = [&](uint32_t four, unsigned thread) { return t == thread ? four : 0; };

@@ -1,8 +1,8 @@
 // The small-M kernel: load, mainloop, cluster reduce, store. traits.cuh has the design.
 
 #ifndef FOURFOLD_HOST
-// Returns a / b rounded down, for numbers below 2^20: an integer division takes some hundred cycles. b is not 0, as no
-// problem with an empty extent is launched, and every CTA has a part.
+// Returns a / b rounded down, for numbers below 2^20. An integer division would take hundreds of cycles. b is not 0:
+// problems with an empty extent are not launched, and every CTA has work.
 CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
   return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
@@ -25,8 +25,8 @@ CUTLASS_DEVICE int small_m_pitch(SmallMWork const &work) {
   return static_cast<int>(work.chunks.number * SmallM<kTileM>::kChunkK) * 2 + 64;
 }
 
-// Load: issues a warp's first chunks of B, and decodes A, loaded by `pieces`, into shared memory. On return all threads
-// of the CTA may read A, and other CTAs of the cluster may send to this one.
+// Load: issues a warp's first chunks of B, and decodes A from `pieces` into shared memory. On return all threads of the
+// CTA may read A, and other CTAs of the cluster may send to this one.
 template <int kTileM>
 CUTLASS_DEVICE void load_small_m(Parameters const &parameters, SmallMWork const &work, SmallMSmem const &smem,
                                  SmallMCluster const &cluster, unsigned units, SmallMProducer<kTileM> &source, uint32_t ring,
@@ -85,9 +85,9 @@ CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, S
     }
     return sum;
   }
-  // Adds over the warps that have chunks of the group. A warp that went on to another group has its sums in `sums`,
-  // others in their rings. Four loads are issued at a time, as a load takes longer than all that uses it; excess ones
-  // read zeros.
+  // Adds over the warps that have chunks of the group. A warp that continued with another group has its sums in `sums`;
+  // the others have them in their rings. Four loads are issued at a time, because a load takes longer than the
+  // additions that use it. Excess loads read zeros.
   constexpr unsigned kAtOnce = 4;
   unsigned warp = divide(group * V::kWarps, work.groups), begin = work.begin<V::kWarps>(warp);
   CUTLASS_PRAGMA_NO_UNROLL
@@ -108,7 +108,7 @@ CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, S
   return sum;
 }
 
-// Returns the address of a vector's sums by CTA `source`, in `totals` of the CTA that stores the vector.
+// Returns the address, in `totals` of the CTA that stores the vector, of CTA `source`'s sums of the vector.
 template <int kTileM>
 CUTLASS_DEVICE uint32_t small_m_total(SmallMParameters const &p, SmallMSmem const &smem, SmallMCluster const &cluster, unsigned vector,
                                       unsigned m, unsigned source) {
@@ -116,7 +116,7 @@ CUTLASS_DEVICE uint32_t small_m_total(SmallMParameters const &p, SmallMSmem cons
 }
 
 // Cluster reduce: adds the warps' sums, and sends each vector to the CTA that stores it. On return `totals` has the
-// sums by all CTAs of the cluster for this CTA's vectors.
+// sums of this CTA's vectors from all CTAs of the cluster.
 template <int kTileM>
 CUTLASS_DEVICE void reduce_cluster_small_m(SmallMParameters const &p, SmallMWork const &work, SmallMSmem const &smem,
                                            SmallMCluster const &cluster) {
@@ -202,10 +202,10 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   if (V::kUsesE4m3 && run.count >= V::kPrefetchChunks) {
     source.prefetch_first();
   }
-  // The kernel may begin before its operands are written: it reads nothing before this wait. It does not execute
-  // launch_dependents: consecutive GEMMs must not overlap, though that would save 0.3 us.
+  // The kernel may begin before its operands are written, so it reads nothing before this wait. It does not execute
+  // launch_dependents, which would save 0.3 us: consecutive GEMMs must not overlap.
   grid_dependency_wait();
-  // A is loaded first, as nothing can be multiplied without it.
+  // A is loaded first, because every multiplication needs it.
   SmallMDecodeA<kTileM> const pieces(p, matrix, work);
   load_small_m<kTileM>(parameters, work, smem, cluster, units, source, ring, pieces);
 
@@ -225,8 +225,9 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   }
   __syncthreads();
 
-  // A vector is kWidth columns of a row of D. CTAs of a cluster store them in turn. If a CTA has all of K and outputs
-  // are simple, the thread that stores a vector adds the warps' sums. Otherwise they are added before.
+  // A vector is kWidth columns of a row of D. CTAs of a cluster store vectors in turn. If one CTA has all of K and
+  // outputs are simple, the thread that stores a vector adds the warps' sums. Otherwise reduce_cluster_small_m adds
+  // them first.
   bool const at_once = kSimple && cluster.mask == 0;
   if (!at_once) {
     reduce_cluster_small_m<kTileM>(p, work, smem, cluster);
@@ -234,6 +235,6 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   store_small_m<kTileM, V>(
       parameters, work.first_unit, units, batch, smem.zeros, [&](unsigned vector) { return (vector & cluster.mask) == cluster.rank; },
       [&](unsigned vector, unsigned m) { return sum_of_vector<kTileM>(p, work, smem, cluster, at_once, vector, m); });
-  // No CTA ends while others still send to it: each has waited for all that it receives.
+  // No CTA ends while others still send to it: each has received all sums for its vectors.
 }
 #endif

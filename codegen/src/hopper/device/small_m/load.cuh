@@ -19,7 +19,7 @@ struct SmallMOperands {
   }
 };
 
-// The work of a CTA: some chunks along K of the units of its cluster. Its warps share the chunks of all groups.
+// The work of a CTA: some chunks along K of its cluster's units. Its warps divide the chunks of all groups among them.
 struct SmallMWork {
   unsigned first_unit, groups, first_chunk;
   Divisor chunks;
@@ -29,8 +29,8 @@ struct SmallMWork {
   }
 };
 
-// A warp's sequence of `count` chunks. After the last chunk of a group it continues with chunk `first` of the group
-// `by` further on.
+// A warp's sequence of `count` chunks. After the last chunk of a group, the warp continues with chunk `first` of group
+// `group + by`.
 struct SmallMChunks {
   unsigned group, chunk, first, last, by;
   int count;
@@ -49,8 +49,8 @@ template <int kTileM>
 CUTLASS_DEVICE SmallMChunks chunks_of(SmallMWork const &work, unsigned warp) {
   using V = SmallM<kTileM>;
   if constexpr (V::kUsesE4m3) {
-    // The four warps of a warpgroup multiply by the same part of K, each another group. Warpgroups rotate the
-    // assignment: with fewer than four groups, the four sub-partitions of an SM then have equal work.
+    // The four warps of a warpgroup multiply the same part of K, each for another group. The assignment rotates between
+    // warpgroups, so that with fewer than four groups the four sub-partitions of an SM have equal work.
     constexpr unsigned kBy = V::kMmaWarps;
     unsigned const issuer = warp / kBy, group = (warp + issuer) % kBy;
     unsigned const first = work.chunks.number * issuer / V::kMmaIssuers, last = work.chunks.number * (issuer + 1) / V::kMmaIssuers;
@@ -64,8 +64,8 @@ CUTLASS_DEVICE SmallMChunks chunks_of(SmallMWork const &work, unsigned warp) {
 }
 
 // Loads a warp's chunks by cp.async. A group is four runs of four adjacent rows, 32 apart; a lane copies one row of
-// each. Memory is idle until the first copy, so few instructions precede it: no division, and the host computes what is
-// uniform.
+// each run. Memory is idle until the first copy, so few instructions precede it: the host computes uniform values, and
+// there is no division.
 template <int kTileM>
 struct SmallMProducer {
   using V = SmallM<kTileM>;

@@ -61,8 +61,9 @@ struct SmallMAccumulators {
   }
 };
 
-// A warp's accumulators of a group, for e4m3 operands. A K block has eight groups of 16, and a wgmma eight columns per
-// row of A. Thread t of a quad has the codes of groups 2 t and 2 t + 1 of B, and receives their sums.
+// A warp's accumulators of a group, for e4m3 operands. A K block has eight groups of 16, and a wgmma has eight columns
+// per row of A, one per group. Thread t of a quad holds the codes of groups 2 t and 2 t + 1 of B, and receives their
+// sums.
 template <int kTileM>
 struct SmallME4m3Accumulators {
   using V = SmallM<kTileM>;
@@ -71,8 +72,8 @@ struct SmallME4m3Accumulators {
     float of[2][4 * kTileM];
   };
   float acc[kTileM][2] = {};
-  // For the next chunk, the descriptor of A and the address of its scales; and the bytes between the scales of two
-  // rows.
+  // The descriptor of A and the address of its scales for the next chunk. `pitch` is the bytes between the scales of
+  // two rows.
   uint32_t desc_a, scales_at, pitch;
 
   CUTLASS_DEVICE void begin(uint32_t all, unsigned blocks, unsigned block) {
@@ -85,8 +86,8 @@ struct SmallME4m3Accumulators {
     scales_at += V::kBlocks * V::kABlockScaleBytes;
   }
 
-  // Issues the warpgroup's wgmma of a K block. A warp without rows takes part with any operands, as wgmma needs four
-  // warps.
+  // Issues the warpgroup's wgmma of a K block. wgmma needs four warps, so a warp without rows takes part with arbitrary
+  // operands.
   CUTLASS_DEVICE void multiply(int block, bool has_rows, uint4 const (&codes)[2], uint32_t (&operands)[4][4],
                                Products &products) const {
     if (has_rows) {
@@ -191,8 +192,8 @@ struct SmallMRing {
     }
   }
 
-  // Refills the stage. The same warp has used its codes and issued the loads of its scales before; __syncwarp waits for
-  // all lanes.
+  // Refills the stage. The same warp has already used its codes and issued the loads of its scales; __syncwarp waits
+  // for all lanes.
   CUTLASS_DEVICE void release() {
     __syncwarp();
     source.fetch(ring + stage * V::kChunkBytes);
@@ -206,7 +207,7 @@ CUTLASS_DEVICE void mainloop_e4m3(SmallMRing<kTileM> &ring, SmallMWork const &wo
                                   uint32_t sums, SmallME4m3Accumulators<kTileM> &mine, SmallMFragment<kTileM> &b,
                                   SmallME4m3Registers<kTileM> &registers) {
   using V = SmallM<kTileM>;
-  // All four warps execute the same iterations, with or without rows, as wgmma needs them.
+  // All four warps of a warpgroup execute the same iterations, even without rows, because wgmma needs them.
   int const chunks = warp_uniform(run.last - run.first);
   unsigned const first = warp_uniform(run.first);
   for (unsigned of_four = 0; of_four < work.groups; of_four += V::kMmaWarps, run.group += V::kMmaWarps) {

@@ -1,8 +1,8 @@
 // Stores the sums of small-M kernels.
 
 #ifndef FOURFOLD_HOST
-// Returns epilogue arguments whose scalars are loaded behind griddepcontrol.wait. Scalars are read-only loads, which
-// the compiler may move above the wait. So their addresses depend on a zero that is stored to shared memory after it.
+// Returns epilogue arguments whose scalars are loaded after griddepcontrol.wait. The compiler may move read-only loads
+// above the wait. The addresses therefore depend on a zero that is stored to shared memory after it.
 CUTLASS_DEVICE EpilogueArguments small_m_epilogue(Parameters const &parameters, uint32_t zeros) {
   EpilogueArguments epilogue = parameters.epilogue;
   unsigned const zero = load_words(zeros).x;
@@ -16,7 +16,8 @@ CUTLASS_DEVICE int small_m_column(unsigned first_unit, unsigned vector) {
   return static_cast<int>(kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter);
 }
 
-// Stores this CTA's vectors, each N columns of a row of D, four per unit. `sum_of` returns one for a row that exists.
+// Stores this CTA's vectors, four per unit, of N columns of a row of D each. `sum_of` returns the sums of a vector of a
+// row below M.
 template <int kTileM, class V, class IsMine, class SumOf>
 CUTLASS_DEVICE void store_small_m(Parameters const &parameters, unsigned first_unit, unsigned units, unsigned batch, uint32_t zeros,
                                   IsMine const &is_own, SumOf const &sum_of) {

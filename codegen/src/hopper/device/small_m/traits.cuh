@@ -1,14 +1,14 @@
 // Small M (M <= kTileM <= 16): reads B once, at memory bandwidth.
 //
 // A CTA has some units of N, and its warps share the chunks of these evenly. A chunk is kGroupN rows of B by kChunkK
-// elements of K. A is decoded into shared memory before the mainloop. A cluster of up to kMaxCluster CTAs shares K if
-// the plan says so. It always does if decoded A for all of K does not fit into shared memory.
+// elements of K. A is decoded into shared memory before the mainloop. Up to kMaxCluster CTAs of a cluster share K if
+// the plan says so, and always if decoded A for all of K does not fit in shared memory.
 //
-// Decode instructions are the limit. So for kTileM < 8 (kUsesE4m3) operands are multiplied without their scales: codes
-// become e4m3 for wgmma, in half as many instructions as fp16 with scales. Each column of a wgmma has the sums of
-// another group of 16 along K. These sums are exact: multiples of 1/4 up to 576, which take 12 bits, and tensor cores
-// keep at least 13 for e4m3. Scales then multiply sums, not every element of B. For larger kTileM a column per group is
-// too many: operands are fp16 or bf16 with scales, for mma.sync.
+// Decode instructions limit the kernel. For kTileM < 8 (kUsesE4m3), it therefore multiplies operands without their
+// scales: codes become e4m3 for wgmma, in half as many instructions as fp16 with scales. Each column of a wgmma sums
+// one group of 16 along K. These sums are exact: multiples of 1/4 up to 576, which take 12 bits, and tensor cores keep
+// at least 13 for e4m3. Scales then multiply sums, not every element of B. Larger kTileM would need too many columns:
+// their operands are fp16 or bf16 with scales, for mma.sync.
 //
 // Warp roles. There are no producer warps: each warp fills its own ring, so there are no empty barriers either.
 //   all 16 warps  load: cp.async of the warp's own chunks of B and SFB; all threads decode A.
@@ -26,7 +26,7 @@
 //   cp.async groups      each fetch() commits one, empty if no chunk is left. A lane waits for all but its last
 //                        kStages - 1, and __syncwarp makes the other lanes' copies visible. release() is __syncwarp,
 //                        then the next fetch() into the stage.
-//   __syncthreads        orders stores of A and zeros (behind fence.proxy.async if wgmma reads A), then of the warps'
+//   __syncthreads        orders stores of A and zeros (after fence.proxy.async if wgmma reads A), then of the warps'
 //                        sums, then of totals.
 //   griddepcontrol.wait  before the first read. Before it B and SFB may be prefetched into L2, which reads nothing.
 //
@@ -54,7 +54,7 @@ template <int kTileM>
 struct SmallM {
   static constexpr bool kUsesE4m3 = kTileM < 8;
   static constexpr int kWarps = 16, kThreads = kWarps * 32, kMinBlocks = 1, kMaxCluster = 8;
-  // With e4m3, the warps of a warpgroup multiply together: different rows of B, the same part of K.
+  // With e4m3, the warps of a warpgroup multiply different rows of B by the same part of K.
   static constexpr int kMmaWarps = kUsesE4m3 ? 4 : 1, kMmaIssuers = kWarps / kMmaWarps;
   // A unit is the rows of B that are assigned to a CTA together. D is stored 8 columns of a row at a time, or 32 with
   // blocks. The scales of eight rows, and of those 32, 64 and 96 further on, are adjacent.
@@ -65,11 +65,11 @@ struct SmallM {
   static constexpr int kChunkBytes = kGroupN * kRowBytes + kChunkAtoms * kAtomPart;
   // Rows of B that a CTA's warps multiply at a time, even if N has fewer; 0 if each warp advances independently.
   static constexpr int kConcurrentN = kUsesE4m3 ? kMmaWarps * kGroupN : 0;
-  // A warp with at least this many chunks prefetches the first into L2 before griddepcontrol.wait: M = 1 and 2 are 3 %
-  // faster. With fewer chunks the kernel would wait for A, which arrives behind it.
+  // A warp with at least this many chunks prefetches the first into L2 before griddepcontrol.wait, which saves 3 % for
+  // M = 1 and 2. With fewer chunks the kernel would wait for A, which arrives after the prefetch.
   static constexpr int kPrefetchChunks = 8;
-  // Sums of a group, and the most groups of a CTA: with e4m3 for each warpgroup, else in addition to each warp's last
-  // group.
+  // Bytes of the sums of a group, and the maximum number of groups of a CTA. With e4m3, each warpgroup stores the sums
+  // of every group; otherwise each warp also keeps the sums of its last group in its ring.
   static constexpr int kSumPitch = kGroupN, kSumBytes = kTileM * kSumPitch * 4;
   static constexpr int kMaxGroups = kTileM == 16 ? 8 : kTileM == 2 ? 16 : 32;
   static constexpr int kMaxUnits = kMaxGroups / kGroups, kAllSums = (kUsesE4m3 ? kMmaIssuers : 1) * kMaxGroups * kSumBytes;
@@ -88,7 +88,7 @@ struct SmallM {
   static constexpr int kTotalBytes = (kMaxN > kVectors ? kMaxN : kVectors) * kTileM * 4, kZeroBytes = 128;
   // The barrier exchange_full, and bytes that no thread reads.
   static constexpr int kBarrierBytes = 16, kAlignment = 128;
-  // Two stages: 74 KB in flight per SM are enough. With more, the same bytes take longer.
+  // Two stages: 74 KB in flight per SM are enough. With more stages, the same number of bytes takes longer.
   static constexpr int kStages = 2, kRingBytes = kStages * kChunkBytes;
   static constexpr int kShared =
       kABytes + kAllSums + kTotalBytes + kZeroBytes + kBarrierBytes + kAlignment + kWarps * kRingBytes;

@@ -9,14 +9,14 @@ struct SmallMRegsSmem {
 // Pieces of 8 bytes in the sums of a group: one row of B, two rows of A.
 constexpr unsigned kSumPieces = SmallMRegs::kSumBytes / 8;
 
-// Adds sums, and sends to the other CTA of a pair those that it stores. Members are references: with copies the
-// compiler generates different code.
+// Adds sums, and sends the other CTA of a pair the sums that it stores. Members are references, because the compiler
+// generates different code for copies.
 struct SmallMRegsReduce {
   using V = SmallMRegs;
   SmallMRegsSmem const &smem;
   SmallMRegsOrder const &order;
   bool const &is_of_pair;
-  // Groups of this CTA, and the number of them, the first ones, that the other CTA stores.
+  // The number of groups of this CTA, and the number that the other CTA stores, which come first.
   unsigned const &groups, &others, &warp, &other;
 
   CUTLASS_DEVICE static void add_pair(float2 &sum, uint32_t at) {
@@ -34,19 +34,20 @@ struct SmallMRegsReduce {
     return sum;
   }
 
-  // Cluster reduce: sends the sums of the groups that the other CTA stores, once all warps of this CTA have them.
+  // Cluster reduce: sends the sums of the groups that the other CTA stores, once all warps of this CTA have stored
+  // them.
   CUTLASS_DEVICE void send() const {
     barrier_wait(smem.sums_full, 0);
     cluster_wait();
-    // The last warps take the first pieces, as they end first.
+    // The last warps take the first pieces, because they finish first.
     CUTLASS_PRAGMA_NO_UNROLL
     for (unsigned i = (V::kWarps - 1 - warp) * 32 + lane(); i < others * kSumPieces; i += V::kThreads) {
       store_async_pair(cluster_address(smem.exchange + i * 8, other), sum_of_warps(i), cluster_address(smem.exchange_full, other));
     }
   }
 
-  // Calls `use` with the sums of a row of B for two rows of A, and the row's place in its vector. A vector is kWidth
-  // columns of a row of D. Eight rows of a group belong to one vector, and eight to the next.
+  // Calls `use` with the sums of a row of B for two rows of A, and the row's position in its vector. A vector is kWidth
+  // columns of a row of D. Eight rows of a group belong to one vector, and the other eight to the next.
   template <class Use>
   CUTLASS_DEVICE void for_each_own(Use const &use) const {
     CUTLASS_PRAGMA_NO_UNROLL
@@ -56,7 +57,7 @@ struct SmallMRegsReduce {
       unsigned const m = piece / 64 % V::kColumns * 8 + thread % 4 * 2, inside = part % V::kParts * kRunN + thread / 4;
       float2 sum = sum_of_warps(piece);
       if (is_of_pair) {
-        // The other CTA's sums arrive late, so the wait is here.
+        // Waits here, not earlier, because the other CTA's sums arrive late.
         barrier_wait(smem.exchange_full, 0);
         add_pair(sum, smem.exchange + (piece - others * kSumPieces) * 8);
       }
@@ -114,12 +115,13 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
                                   uint32_t own_sums, bool sends, bool is_one) {
   using V = SmallMRegs;
   barrier_wait(barriers + 8, 0);
-  // B is loaded over A: the dependency delays that load until A has been read. The added value is 0, as at most two
-  // CTAs share K, but the compiler does not know it.
+  // B is loaded over A, so the data dependency delays that load until A has been read. The added value is 0, because at
+  // most two CTAs share K, but the compiler does not know this.
   source.barriers += fragments_a.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
   own_sums += lane() * 16;
   uint32_t phase = 0;
-  // The parts left, and how many are left when the warp sends: one part after the last one that the other CTA stores.
+  // The number of parts left, and that number when the warp sends: one part after the last one that the other CTA
+  // stores.
   int left = static_cast<int>(reduce.order.parts);
   int const left_sent = static_cast<int>(rematerialize(sends ? reduce.order.parts - reduce.order.others - 1 : reduce.order.parts + 1));
   CUTLASS_PRAGMA_NO_UNROLL
@@ -130,7 +132,7 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
       mine.clear();
       // Phase 0 of stage 1 was A.
       barrier_wait(barriers + stage * 8, phase ^ stage);
-      // The next group overwrites the previous one, whose sums all lanes have kept.
+      // The next group overwrites the previous one in the ring, whose sums all lanes have kept.
       __syncwarp();
       if (stage == 1) {
         source.next();
@@ -161,7 +163,7 @@ CUTLASS_DEVICE void clear_sums(uint32_t own_sums, unsigned groups) {
   }
 }
 
-// Store: stores single sums, without gathering them in vectors.
+// Store: stores sums one at a time, without gathering them into vectors.
 template <int kAtOnce, class States>
 CUTLASS_DEVICE void store_sums(SmallMParameters const &p, SmallMRegsReduce const &reduce, unsigned const &batch, unsigned const &first_unit,
                                EpilogueArguments const &epilogue, States &states) {
@@ -196,8 +198,8 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   // One CTA has all of K, or each of two has half of it.
   bool const is_of_pair = p.cluster_bits == 1;
   unsigned const rank = is_of_pair ? cluster_rank() : 0, other = 1 - rank, all = blockIdx.x >> p.cluster_bits;
-  // Memory is idle until the first load is issued, and each 64 bytes of parameters read before take some hundred
-  // cycles. A branch avoids those that only a batch needs.
+  // Memory is idle until the first load is issued, and each 64 bytes of parameters that are read before it take
+  // hundreds of cycles. The branch avoids reading parameters that only a batch needs.
   unsigned batch = 0, cta = all;
   int first_atom_n = 0, first_atom_m = 0;
   if (p.is_batch) {
@@ -219,10 +221,10 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
     init_stage_barriers(barriers);
   }
   __syncwarp();
-  // The kernel may begin before its operands are written. Work that can follow the loads does: in the CTA that begins
-  // last, all that precedes them adds to the time of the kernel.
+  // The kernel may begin before its operands are written. Work that can follow the loads is placed after them: in the
+  // CTA that begins last, every instruction before them adds to the kernel's time.
   grid_dependency_wait();
-  // A is loaded first, as nothing can be multiplied without it.
+  // A is loaded first, because every multiplication needs it.
   SmallMRegsProducer source(parameters, order, first_unit * V::kParts, batch, chunk, first_atom_n, ring, scales, barriers);
   uint32_t own_sums = smem.sums + warp * V::kOwnSums;
   load_regs(parameters, smem, source, own_sums, first_atom_m, warp, has_chunk, is_one, is_of_pair, groups, others);
@@ -246,8 +248,8 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
     cluster_wait();
   }
   __syncthreads();
-  // Simple outputs store single sums: gathering vectors takes 0.3 us more. This function is not a template, so the
-  // discarded branch is compiled, too. Outputs with blocks do not compile with one element, so kAtOnce is N for them.
+  // Simple outputs store single sums, because gathering vectors takes 0.3 us more. This function is not a template, so
+  // the discarded branch is compiled, too. Outputs with blocks do not compile for one element, so their kAtOnce is N.
   constexpr int kAtOnce = kSimple ? 1 : N;
   if constexpr (kAtOnce == 1) {
     EpilogueArguments const epilogue = small_m_epilogue(parameters, smem.zeros);

@@ -1,9 +1,9 @@
 // Loads a warp's operands by TMA.
 
 #ifndef FOURFOLD_HOST
-// The order in which warps multiply a CTA's parts of 32 rows. Of two CTAs that share K, the first stores the first half
-// of the units. Parts that the other CTA stores come first. The compiler would compute these numbers again for each
-// part.
+// The order in which warps multiply a CTA's parts of 32 rows: parts that the other CTA stores come first. Of two CTAs
+// that share K, the first stores the first half of the units. rematerialize keeps these numbers, which the compiler
+// would otherwise compute again for each part.
 struct SmallMRegsOrder {
   unsigned parts, others, first;
   CUTLASS_DEVICE SmallMRegsOrder(unsigned units, unsigned rank, bool is_of_pair)
@@ -19,13 +19,14 @@ struct SmallMRegsOrder {
   }
 };
 
-// Loads a warp's groups, from one elected lane. The first groups of all warps arrive at memory bandwidth, and nothing
-// can be multiplied before, so no more is requested at first. Later, one group is loaded while one is multiplied.
+// Loads a warp's groups from one elected lane. At first it requests one group, because the first groups of all warps
+// arrive at memory bandwidth. Later, it loads one group while another is multiplied.
 struct SmallMRegsProducer {
   using V = SmallMRegs;
   Parameters const &p;
   SmallMRegsOrder const &order;
-  // The next part, the index of the CTA's first part, and a part's rows: a block of 128, and the first row in each 32.
+  // The next part of the CTA, the index of the CTA's first part, and the rows of the part that is loaded: a block of
+  // 128, and the first row in each 32.
   unsigned part, first_part;
   int block, row;
   // The first block of 128 rows in SFB of this matrix.
@@ -40,7 +41,7 @@ struct SmallMRegsProducer {
         first_atom_n(first_atom_n), batch(static_cast<int>(batch)), chunk(static_cast<int>(chunk)),
         byte(static_cast<int>(chunk) * V::kRowBytes), ring(ring), scales(scales), barriers(barriers) {}
 
-  // Loads A and SFA. A goes to stage 1, where the second group of B goes later.
+  // Loads A and SFA. A goes to stage 1, which the second group of B later overwrites.
   CUTLASS_DEVICE void fetch_a(uint32_t sfa, int first_atom_m) const {
     barrier_expect_tx(barriers + 8, kRegsM * V::kRowBytes + V::kSfaBytes);
     tma_load(p.a_map, ring + V::kCodeBytes, barriers + 8, byte, 0, batch);

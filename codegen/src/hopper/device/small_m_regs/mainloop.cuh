@@ -1,8 +1,8 @@
 // The part of A that a warp keeps in registers, and the multiplication by it.
 
 #ifndef FOURFOLD_HOST
-// Thread t of a quad has 64 codes of a row of a chunk, from 64 t on: 32 for each of two K blocks. Both operands use
-// this order of K. A thread's scales of both blocks are thus adjacent; this returns those of one.
+// Returns a thread's scale of one of two K blocks. Thread t of a quad has 64 codes of a row of a chunk, from 64 t on:
+// 32 for each K block. Both operands use this order of K, so a thread's scales of both blocks are adjacent.
 CUTLASS_DEVICE uint32_t regs_scale(uint32_t of_row, int block) {
   return kMx ? mx_scale(of_row >> 8 * block & 0xFF) : two_scales(block == 0 ? of_row : upper_half(of_row));
 }
@@ -28,8 +28,8 @@ struct SmallMRegsA {
   using V = SmallMRegs;
   uint32_t of[V::kColumns][V::kBlocks][4][2][2];
 
-  // Decodes A from a stage. Rows of SFA have the spacing of rows of SFB, but there are twice as many. Returns `zero`,
-  // which is 0, with a data dependency on all codes: the result is known once they have arrived.
+  // Decodes A from a stage. Rows of SFA have the spacing of rows of SFB, but there are twice as many. Returns 0 with a
+  // data dependency on all codes: `zero` is 0, and the result is known once the codes have arrived.
   CUTLASS_DEVICE uint32_t decode_from(SmallMRegsB const &part, int stage, uint32_t sfa, uint32_t zero) {
     uint32_t all = 0;
     uint32_t const scales_at = sfa + regs_scale_offset(V::kSfaRowBytes);
@@ -56,8 +56,8 @@ struct SmallMRegsA {
   }
 };
 
-// Accumulators of a group. An mma waits for the previous one that adds to the same registers; three other warps issue
-// meanwhile.
+// Accumulators of a group. An mma waits for the previous one that adds to the same registers; meanwhile three other
+// warps issue.
 struct SmallMRegsAccumulators {
   using V = SmallMRegs;
   float acc[V::kColumns][4];

@@ -1,8 +1,8 @@
-// Small M with kTileM = 16, for 13 to 16 K chunks per CTA, at most one per warp (fits_regs in plan.cuh). Instructions
-// that decode B are the limit, not memory, so there are few others. Each warp keeps decoded A of one K chunk in
-// registers, and multiplies all rows of B of its CTA. No warp waits for A of other warps, or reads A again. At the end
-// the warps' sums of the same rows of B are added. Of two CTAs that share K, each first multiplies the rows of B whose
-// sums the other stores. It sends these sums while it multiplies its own rows.
+// Small M with kTileM = 16, for 13 to 16 K chunks per CTA, at most one per warp (fits_regs in plan.cuh). The
+// instructions that decode B limit the kernel, not memory, so it has few others. Each warp keeps decoded A of one K
+// chunk in registers, and multiplies all rows of B of its CTA. No warp waits for other warps' A or reads A again. At
+// the end the warps' sums of the same rows of B are added. Of two CTAs that share K, each first multiplies the rows of
+// B whose sums the other stores. It sends these sums while it multiplies its own rows.
 //
 // A group is 16 rows of B, two runs of kRunN; a part is kStages = 2 groups.
 //
@@ -21,7 +21,7 @@
 //                          the other CTA stores. They wait in send(), for parity 0 only.
 //   exchange_full          the elected lane of warp 0 arrives with the bytes to come, which are st.async of the other
 //                          CTA. A thread of a pair waits before it adds the other's sums, for parity 0 only.
-//   barrier.cluster        of a pair: all arrive once all barriers are initialized. They wait in send(), or behind the
+//   barrier.cluster        of a pair: all arrive once all barriers are initialized. They wait in send(), or after the
 //                          mainloop if nothing is sent.
 //   __syncwarp             before the elected lane loads the next group over the previous one, whose sums are kept.
 //
@@ -61,7 +61,7 @@ struct SmallMRegs {
   static constexpr int kOwnSums = kMaxGroups * kSumBytes;
   // Totals over warps, stored over the scales.
   static constexpr int kTotalBytes = kMaxGroups * kSumBytes;
-  // Of two CTAs, one stores as many units as the other, or one more.
+  // One of two CTAs stores as many units as the other, or one more.
   static constexpr int kExchangeBytes = (kMaxUnits + 1) / 2 * kGroups * kSumBytes;
   // Zeros, bytes that no thread reads, and the barriers: one per stage of a warp, and two of the CTA.
   static constexpr int kZeroBytes = 16, kUnusedBytes = 16, kBarriers = kStages, kAlignment = 1024;

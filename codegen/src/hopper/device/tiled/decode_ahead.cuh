@@ -1,8 +1,8 @@
-// Decodes the part of A that decode_a_kernel leaves, while the first tiles are computed.
+// Decodes the part of A that decode_a_kernel leaves, while other warps compute the first tiles.
 
 #ifndef FOURFOLD_HOST
-// Runs in warps that have no other role. A warp waits for no one once it has taken a unit, so every unit that a
-// producer of A waits for is decoded.
+// Runs in warps that have no other role. Once a warp has taken a unit, it never waits, so every unit that a producer of
+// A waits for is eventually decoded.
 template <class V>
 CUTLASS_DEVICE void decode_ahead(Parameters const &p) {
   constexpr unsigned kUnitsPerSlab = V::kTileM / kUnitM;
@@ -19,7 +19,7 @@ CUTLASS_DEVICE void decode_ahead(Parameters const &p) {
   CUTLASS_PRAGMA_NO_UNROLL
   for (int taken = fetch_next(ahead.next_unit); taken < ahead.units; taken = fetch_next(ahead.next_unit)) {
     unsigned const unit = taken, before = unit / kUnitsPerSlab + ahead.first_tiles.number * ahead.first_slabs;
-    // Slabs of the first tiles, in K order; then the slabs of one tile after the other.
+    // First the slabs of the first tiles, in K order. Then all slabs of each later tile in turn.
     unsigned tile, slab;
     if (before < of_first) {
       slab = ahead.first_tiles.divide(before);

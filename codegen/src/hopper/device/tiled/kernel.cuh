@@ -33,7 +33,7 @@ CUTLASS_DEVICE void run_consumer(Parameters const &p, TiledSmem<V> const &smem) 
       wgmma_fence_operand(sums[i]);
     }
     if constexpr (V::kPhases > 1) {
-      // The next own stage of phase 1 is the one behind that of phase 0, so both pass the same stage.
+      // The ring stage of phase 1 is one after that of phase 0, so both phases pass the same stage.
       reduce_phases<V>(smem, consumer.ring.stage - phase, phase, sums);
     }
     if constexpr (V::kGroups == 4) {
@@ -117,7 +117,7 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
   TiledSmem<V> const smem(shared);
   constexpr int kProducerWarpB = V::kConsumerThreads / 32, kProducerWarpA = kProducerWarpB + 1, kAuxWarp = kProducerWarpB + 2;
   int const warp = threadIdx.x / 32;
-  // Each part of the setup before the first load of B takes some hundred cycles, so three warps share it.
+  // Each part of the setup before the first load of B takes hundreds of cycles, so three warps share it.
   TiledProducerB<V> producer;
   if (warp == kProducerWarpB) {
     producer.begin(p, own_rank(p));
@@ -162,13 +162,13 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
     __syncwarp();
     if (p.cluster > 1) {
       cluster_wait();
-      // CTAs of a helper cluster wait for no one, and may have ended: nothing arrives there.
+      // CTAs of a helper cluster never wait for each other and may have ended, so no thread arrives there.
       if (warp == kProducerWarpA && lane() < p.cluster && lane() != rank && !TileScheduler<V>(p, rank).helps()) {
         barrier_arrive_cluster(cluster_address(smem.exchange_empty(), lane()));
       }
       __syncwarp();
     }
   }
-  // No CTA ends while others still send to it: each waits for all that it receives before it stores D.
+  // No CTA ends while others still send to it, because it receives all sums before it stores D.
 }
 #endif

@@ -1,5 +1,5 @@
 // Producer warps, which load the operands of tiles into stages by TMA. A tile with N = 64 takes 600 cycles per K block,
-// and its producer is limited by instruction fetch. So these loops have few instructions.
+// and instruction fetch limits its producer. These loops therefore have few instructions.
 
 #ifndef FOURFOLD_HOST
 // Loads B and SFB of the CTA's work. One elected lane issues the loads.
@@ -9,7 +9,7 @@ struct TiledProducerB {
   WorkTile work;
   // Blocks of 128 rows of SFB, over all matrices.
   int scales[V::kSfbAtomsN];
-  // The number of loads into stages that were not used before.
+  // The number of loads so far into stages that were not used before; at most kStages.
   int first = 0;
 
   CUTLASS_DEVICE void begin(Parameters const &p, int rank) {
@@ -83,7 +83,7 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
   FOURFOLD_FOR_EACH_WORK_TILE(scheduler, rank) {
     WorkTile const work = work_tile<V>(p, scheduler, rank);
     if (V::kPhases > 1 && tiles_done++ > 0) {
-      // Sums of the previous tile are where A goes now. The fence orders their generic accesses before TMA writes.
+      // A is loaded over the sums of the previous tile. The fence orders generic accesses to them before TMA writes.
       barrier_wait(smem.tile_stored(), tiles_done & 1);
       fence_async_proxy();
     }
@@ -106,7 +106,7 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
     }
   }
   if (p.cluster > 1) {
-    // Other CTAs send sums into stages of A. Waits until consumers have released as many as the sums need, the oldest
+    // Other CTAs send sums into stages of A. Waits until consumers have released enough stages for them, the oldest
     // first.
     CUTLASS_PRAGMA_NO_UNROLL
     for (int left = (V::kSlices >> p.cluster_bits) * (p.cluster - 1); left > 0; left -= V::kSlicesPerStage, ring.next()) {

@@ -1,7 +1,7 @@
 // The mainloop of a consumer warpgroup: decodes B into registers and executes wgmma along K.
 
 #ifndef FOURFOLD_HOST
-// A warpgroup's position in the ring, and the addresses of what a thread reads from a stage.
+// A warpgroup's position in the ring, and the addresses from which a thread reads a stage.
 template <class V>
 struct TiledConsumer {
   static constexpr int kThreadRows = 2 * V::kHalves;  // rows of B per thread
@@ -21,8 +21,8 @@ struct TiledConsumer {
                             of_scales / 32 % 4 * 4 + (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kThreadRows; ++i) {
-      // The addresses differ in the bits of a row's index. With four warpgroups registers are scarce, so they are not
-      // kept.
+      // The addresses differ in the bits of a row's index. With four warpgroups registers are scarce, so the addresses
+      // are recomputed at each use.
       codes_at[i] = codes ^ i * kBlockBytes;
       scales_at[i] = scales ^ i * 16;
       if constexpr (V::kGroups < 4) {
@@ -53,9 +53,9 @@ struct TiledConsumer {
   }
   CUTLASS_DEVICE void read(uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const { read(ring, codes, scales); }
 
-  // Releases a stage of B. The caller has issued wgmma with a part of each read: only then have all reads completed.
-  // Every lane arrives: one for all would need __syncwarp, which the compiler drops where lanes do not diverge. See
-  // "Releasing a stage of B" in docs/internals/hopper-kernels.md.
+  // Releases a stage of B. The caller has issued wgmma with a part of each read, which requires that all reads have
+  // completed. Every lane arrives: a single arrival would need __syncwarp, which the compiler drops where lanes do not
+  // diverge. See "Releasing a stage of B" in docs/internals/hopper-kernels.md.
   CUTLASS_DEVICE void release_b() { barrier_arrive(smem.empty_b(ring.stage)); }
 
   CUTLASS_DEVICE void release_a(int stage) const {
@@ -130,8 +130,8 @@ CUTLASS_DEVICE void mainloop_block(TiledConsumer<V> &consumer, uint32_t const (&
   CUTLASS_PRAGMA_UNROLL
   for (int step = 0; step < 8; ++step) {
     if (V::kByPanels && (step == 2 || step == 4)) {
-      // This wait is a loop, and the compiler hoists no decoding above a loop. The operands of later steps are thus
-      // decoded behind it, while earlier wgmma execute. Hence the wait at step 2, although panel 0 has arrived.
+      // The compiler hoists no decoding above this wait, which is a loop. The operands of later steps are thus decoded
+      // after it, while earlier wgmma execute. Step 2 waits for this reason, although panel 0 has arrived.
       barrier_wait(consumer.smem.full_a(consumer.ring.stage, step / 4), consumer.ring.phase);
       wgmma_fence();
     }
@@ -178,7 +178,7 @@ CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks,
   }
 }
 
-// Mainloop with two operand buffers, for tiles whose wgmma take less time than what precedes them. It reads the next
+// Mainloop with two operand buffers, for tiles whose wgmma take less time than reading and decoding. It reads the next
 // block's codes before it waits for wgmma. `blocks` is at least 1.
 template <class V>
 CUTLASS_DEVICE void mainloop_prefetch(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
@@ -219,7 +219,7 @@ CUTLASS_DEVICE void mainloop_prefetch(TiledConsumer<V> &consumer, int blocks, fl
   consumer.release_a(pending);
 }
 
-// Mainloop for tiles whose sums leave registers for the operands of two words: decodes one while the other is
+// Mainloop for tiles whose sums leave registers for the operands of only two words. Decodes one word while the other is
 // multiplied.
 template <class V>
 CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float (&sums)[V::kHalves][V::kTileM / 2]) {
@@ -264,8 +264,8 @@ CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float
   }
 }
 
-// Exchanges sums between phases. Of two adjacent slices each phase keeps one, whose sums move to the registers of the
-// first. It branches on the phase, which takes fewer instructions than a selection per register.
+// Exchanges sums between phases. Each phase keeps one of every two adjacent slices, and its sums move to the registers
+// of the first. A branch on the phase takes fewer instructions than a selection per register.
 template <class V>
 CUTLASS_DEVICE void reduce_phases(TiledSmem<V> const &smem, int first_stage, int phase, float (&sums)[1][V::kTileM / 2]) {
   static_assert(V::kPhases == 2);

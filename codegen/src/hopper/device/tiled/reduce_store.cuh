@@ -1,7 +1,8 @@
 // Reduces partial sums of clusters and splits, and stores D slice by slice.
 
 #ifndef FOURFOLD_HOST
-// Arranges a thread's accumulators of 8 rows of D as two rows with as many adjacent columns as it has rows of B.
+// Arranges a thread's accumulators of 8 rows of D as two rows. Each row has as many adjacent columns as the thread has
+// rows of B.
 template <int kHalves>
 CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kHalves]) {
   bool const odd = (quad ^ quad / (kHalves == 2 ? 2 : 4)) % 2 != 0, upper = quad / 4 != 0;
@@ -21,13 +22,13 @@ CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kH
   }
 }
 
-// Of kPhases adjacent slices each phase reduces and stores the one with its index, own_phase. The sums are in the
+// Each phase reduces and stores one of every kPhases adjacent slices: the one with index own_phase. Its sums are in the
 // registers of slice kept_as.
 template <class V>
 CUTLASS_DEVICE int own_phase() {
   return V::kPhases == 1 ? 0 : warp_uniform(threadIdx.x / V::kPhaseThreads);
 }
-// Returns the warpgroup's index among those with different rows of B.
+// Returns the index of the warpgroup along N.
 template <class V>
 CUTLASS_DEVICE int own_group() {
   return V::kGroupsN == 1 ? 0 : warp_uniform(threadIdx.x / 128);
@@ -120,7 +121,7 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TiledSmem<V> const &smem, Work
   barrier_wait(smem.exchange_full(warp), 0);
 }
 
-// Sends the sums of the other CTA's warpgroup, if each of two CTAs keeps one. They go to the stage of A behind the last
+// Sends the sums of the warpgroup that the other CTA keeps (kKeepsGroup). They go to the stage of A after the last
 // block, which is not loaded again.
 template <class V>
 CUTLASS_DEVICE void send_group(TiledSmem<V> const &smem, WorkTile const &tile, int other,
@@ -171,7 +172,7 @@ CUTLASS_DEVICE uint32_t *split_flag_at(Parameters const &p, int split) {
   return p.split_flags + split * kSplitFlags + threadIdx.x / 32;
 }
 
-// Stores a helper's sums of a split, for the same thread of the CTA that has the tile.
+// Stores a helper's sums of a split, for the same thread of the CTA that owns the tile.
 template <class V>
 CUTLASS_DEVICE void store_split(Parameters const &p, int split, float const (&sums)[V::kHalves][V::kTileM / 2]) {
   cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
@@ -189,8 +190,8 @@ CUTLASS_DEVICE void store_split(Parameters const &p, int split, float const (&su
   release_flag(split_flag_at(p, split));
 }
 
-// Adds the splits of a tile in a fixed order: all slices, or those of CTA `rank`. Helpers have the lower CTA indices,
-// so they have begun and the wait ends.
+// Adds the splits of a tile in a fixed order: all slices, or those of CTA `rank`. Helpers have lower CTA indices, so
+// they have begun and the wait ends.
 template <class V>
 CUTLASS_DEVICE void add_splits(Parameters const &p, int split, float (&sums)[V::kHalves][V::kTileM / 2], int rank = -1) {
   CUTLASS_PRAGMA_NO_UNROLL

@@ -3,8 +3,8 @@
 #ifndef FOURFOLD_HOST
 CUTLASS_DEVICE int own_rank(Parameters const &p) { return p.cluster == 1 ? 0 : cluster_rank(); }
 
-// A CTA's work in sequence. The last wave has fewer tiles than the device has room for clusters. There the first
-// clusters are helpers: each of their CTAs computes K-tails of tiles by itself.
+// The sequence of work of a CTA. The last wave has fewer tiles than the clusters that run at once. Its first clusters
+// are helpers: each of their CTAs computes the last K steps of tiles on its own.
 template <class V>
 struct TileScheduler {
   // The index of a tile, or the complement of the index of a split.
@@ -31,15 +31,15 @@ struct TileScheduler {
   }
 };
 
-// A tile and this CTA's K blocks of it. All rows of B take those from `begin` to `end`. The kept warpgroup then takes
-// `alone` more, from the middle of K.
+// A tile and the K blocks of it that this CTA computes. All rows of B use blocks `begin` to `end`. The warpgroup whose
+// sums this CTA keeps then uses `alone` more, from the middle of K.
 struct WorkTile {
   int batch, m_idx, n_idx;
   int begin, end, alone;
-  // The index of this split; or the first split that helpers take from the tile, negative if there is none.
+  // A helper's split, or the first split of the tile that helpers compute; negative if there is none.
   int split;
-  // The i-th K block, and their number. Middle blocks start, in both CTAs, behind those that the first CTA has before
-  // them.
+  // The i-th K block, and the number of blocks. In both CTAs, the middle blocks start after the common blocks of the
+  // first CTA.
   CUTLASS_DEVICE int block(int i) const { return i < end - begin ? begin + i : i; }
   CUTLASS_DEVICE int count() const { return end - begin + alone; }
 };
@@ -49,7 +49,7 @@ CUTLASS_DEVICE bool keeps_group(Parameters const &p) {
   return V::kKeepsGroup && p.cluster == 2;
 }
 
-// Returns the first K block of CTA `rank`: an even share of the tile's K steps, without those of helpers.
+// Returns the first K block of CTA `rank`. CTAs divide the tile's K steps evenly, without those of helpers.
 template <class V>
 CUTLASS_DEVICE int first_block(Parameters const &p, bool is_helped, int rank) {
   return ((is_helped ? p.own_steps : p.steps) * rank >> p.cluster_bits) * V::kPhases;
@@ -60,7 +60,7 @@ template <class V>
 CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &scheduler, int rank) {
   int tile = scheduler.index, steps_before = 0;
   if (scheduler.helps()) {
-    // Splits are numbered by round: the first of every tile, then the second ones.
+    // Splits are numbered by round: the first split of every tile, then the second of every tile, and so on.
     steps_before = p.own_steps;
     for (tile = p.whole_tiles + ~scheduler.index; tile >= p.tiles; tile -= p.tiles - p.whole_tiles) {
       steps_before += p.split_steps;
@@ -84,7 +84,7 @@ CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &s
     result.split = V::kSplitsK ? tile - p.whole_tiles : -1;
     bool const is_helped = result.split >= 0;
     if (keeps_group<V>(p)) {
-      // Both CTAs have the same number of common blocks, before and behind the middle.
+      // Both CTAs have the same number of common blocks: those before the middle and those after it.
       int const blocks = is_helped ? p.own_steps : p.steps;
       result.alone = blocks < 2 * V::kMaxAlone ? blocks % 2 : V::kMaxAlone - (blocks + V::kMaxAlone) % 2;
       int const common = (blocks - result.alone) / 2;

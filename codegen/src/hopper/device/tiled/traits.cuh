@@ -1,16 +1,16 @@
 // Large M: a tile is kTileM rows of A by kTileN rows of B. wgmma takes B from registers and A from shared memory.
-// Consumers decode B in registers, once per tile. A is decoded before, by decode_a_kernel, or by idle warps of this
-// kernel while other tiles are computed (decode_ahead.cuh).
+// Consumers decode B in registers, once per tile. decode_a_kernel decodes A beforehand, or idle warps of this kernel do
+// while other tiles are computed (decode_ahead.cuh).
 //
 // A warp cannot decode while wgmma reads operands from its registers, so other warps must decode meanwhile. A CTA
 // therefore has four consumer warpgroups, or two with registers for the operands of two K blocks. Each multiplies 64
-// rows of B, or 128 (kHalves = 2), as outputs with blocks need. With kTileN = 64 there are two phases of one warpgroup
-// each, which take alternate K blocks.
+// rows of B, or 128 (kHalves = 2) for outputs with blocks. With kTileN = 64 there are two phases: warpgroups that take
+// alternate K blocks.
 //
 // If there are fewer tiles than SMs, a cluster shares a tile. Each CTA multiplies a part of K, owns some slices of D,
-// and adds the other CTAs' sums of these in a fixed order. With kKeepsGroup, each of two CTAs keeps the sums of one
-// warpgroup. The other warpgroup ends some K blocks earlier, and sends its sums while the kept one multiplies the last
-// K blocks alone.
+// and adds the other CTAs' sums of its slices in a fixed order. With kKeepsGroup, each of two CTAs keeps the sums of
+// one warpgroup. The other warpgroup ends some K blocks earlier, and sends its sums while the kept one multiplies the
+// last K blocks.
 //
 // Warp roles, in run_tiled
 //   0 .. kWarps - 1         consumers: kPhases * kGroupsN warpgroups. Decode B, multiply, reduce, and store D.
@@ -66,18 +66,18 @@ constexpr int kSlabBlocks = 8, kUnitM = 8;
 template <int kM, int kN>
 struct Tiled {
   static constexpr int kTileM = kM, kTileN = kN;
-  // wgmma of 64 rows of B that a warpgroup issues per K step.
+  // The number of wgmma that a warpgroup issues per K step, each for 64 rows of B.
   static constexpr int kHalves = kTileN == 256 && !(kSimple && kTileM == 128) ? 2 : 1;
   static constexpr int kWarpN = 16 * kHalves;
   // Warpgroups that cover all rows of B, and the number of such sets, which take alternate K blocks.
   static constexpr int kGroupsN = kTileN / (64 * kHalves), kPhases = kTileN == 64 ? 2 : 1;
   static constexpr int kGroups = kGroupsN * kPhases;
-  // True if sums or rows of B leave registers for the operands of two words only, not of two K blocks.
+  // True if registers suffice for the operands of two words, but not of two K blocks.
   static constexpr bool kByWords = kHalves == 2 || kTileM == 256;
-  // K blocks whose operands are in registers at a time. If it is one, only one of kParts parts of it is.
+  // K blocks whose operands are in registers at a time. A single block is decoded in kParts parts.
   static constexpr int kBuffers = kGroups == 4 ? 1 : 2, kParts = kGroups == 4 ? 4 : 1;
-  // True if codes are read before the previous block's wgmma complete: for tiles whose wgmma take less time than the
-  // rest.
+  // True if codes are read before the previous block's wgmma complete. Used for tiles whose wgmma take less time than
+  // reading and decoding.
   static constexpr bool kReadsAhead = kBuffers == 2 && kTileM == 64;
   // Registers per thread of consumers and producers, set by setmaxnreg.
   static constexpr int kConsumerRegisters = kGroups == 4 ? 112 : kPhases == 2 ? 168 : 232;
@@ -86,14 +86,14 @@ struct Tiled {
   // Consumers of one phase, which cover all rows of B.
   static constexpr int kPhaseThreads = kGroupsN * 128, kPhaseWarps = kPhaseThreads / 32;
   static constexpr int kThreads = kConsumerThreads + 128, kMinBlocks = 1;
-  // Threads added to the launch bounds, to lower the registers per thread. A tile that takes no longer than its startup
-  // can then begin while CTAs of the previous kernel occupy the SM.
+  // Threads added to the launch bounds, which lower the registers per thread. A short tile, which takes no longer than
+  // its startup, can then begin while CTAs of the previous kernel occupy the SM.
   static constexpr int kSpareThreads = kPhases == 2 ? 128 : 0;
-  // True if consumers wait for each panel of A separately, and decode only the first word before the first wgmma. The
-  // rest is decoded while that executes. Other tiles are not faster with it.
+  // True if consumers wait for each panel of A separately, and decode only the first word before the first wgmma. They
+  // decode the rest while it executes. Other tiles are not faster with it.
   static constexpr bool kByPanels = kPhases == 2;
   static constexpr int kFullBarriersA = kByPanels ? 2 : 1;
-  // True if helpers may take splits of a tile. A tile that takes no longer than its startup is not split.
+  // True if helpers may take splits of a tile. Short tiles, which take no longer than their startup, are not split.
   static constexpr bool kSplitsK = kPhases == 1;
   // True if idle warps decode the rest of A: for large M.
   static constexpr bool kDecodesAhead = kTileM == 256;
@@ -114,17 +114,17 @@ struct Tiled {
   // thread.
   static constexpr int kSlices = kHalves * kTileM == 256 ? 8 : 4;
   static constexpr int kSliceM = kTileM / kSlices, kChunks = kSliceM / 8;
-  // Vectors of 4 sums that a thread has of a slice, and bytes of a vector of all threads.
+  // Vectors of 4 sums per thread in a slice, and bytes of a vector over all threads.
   static constexpr int kVectors = kHalves * kChunks, kVectorBytes = kPhaseThreads * 16;
-  // Bytes of a slice of all threads, and slices that fit into a stage of A.
+  // Bytes of a slice over all threads, and slices per stage of A.
   static constexpr int kSliceBytes = kVectors * kVectorBytes, kSlicesPerStage = kABytes / kSliceBytes;
   static_assert(kSlicesPerStage > 0 && kABytes % kSliceBytes == 0);
   // Sums that the other CTAs of a cluster send for this CTA's slices.
   static constexpr int kExchangeBytes = kSlices / kMaxCluster * (kMaxCluster - 1) * kSliceBytes;
-  // Staging of a warp's part of a slice, so that a thread stores a row of D. The pitch avoids bank conflicts.
+  // Staging for a warp's part of a slice, from which each thread stores a row of D. The pitch avoids bank conflicts.
   static constexpr int kPitch = 36, kStagingBytes = kSimple ? 0 : kWarps * kSliceM * kPitch * 4;
-  // Vectors of 4 sums per thread of a warpgroup. They fill a stage of A. The stage behind the last block is free when
-  // they arrive: it had none of the blocks that the kept warpgroup multiplies alone.
+  // Vectors of 4 sums per thread of a warpgroup, which fill a stage of A. The stage after the last block is free when
+  // they arrive: the kept warpgroup's last kMaxAlone blocks use other stages.
   static constexpr int kGroupVectors = kTileM / 8;
   static_assert(!kKeepsGroup || (kGroupVectors * 128 * 16 == kABytes && kMaxAlone < kStages));
   // A phase's sums of the other phase's slices, which fit into a stage of A.
@@ -133,11 +133,11 @@ struct Tiled {
   static constexpr int kBarrierBytes = 512;
   // Aligned to 1024 bytes, as the 128-byte swizzle of the panels requires.
   static constexpr int kShared = 1024 + kStages * (kABytes + kStageBytes) + kStagingBytes + kBarrierBytes;
-  // Loads of B that are issued at first. Each later one waits until the load kPrefetchStages before it has arrived: A,
-  // from the same memory, would arrive late behind all of them.
+  // The loads of B that are issued at first. Each later one waits until the load kPrefetchStages before it has arrived.
+  // Otherwise A, from the same memory, would arrive only after all of them.
   static constexpr int kPrefetchStages = kPhases == 2 ? 4 : kTileM == 64 ? 3 : 2;
   static_assert(kShared <= 227 * 1024 && kStages >= kPrefetchStages && kSlices % kMaxCluster == 0 && kSlices % kPhases == 0);
-  // Each stage belongs to one phase. A parity only tells a round from the next, so a waiter must have seen every round.
+  // Each stage belongs to one phase. A parity distinguishes only adjacent rounds, so a waiter must observe every round.
   static_assert(kStages % kPhases == 0);
   static_assert(kExchangeBytes <= (kPhases == 1 ? kStages : 1) * kABytes && kPartialBytes <= kABytes);
   // Consumers take the registers that producers release.
@@ -160,8 +160,8 @@ struct TiledSmem {
   }
   CUTLASS_DEVICE uint32_t sfb(int stage) const { return b(stage) + V::kBBytes; }
   CUTLASS_DEVICE uint32_t staging(int warp) const { return b(V::kStages) + warp * (V::kStagingBytes / V::kWarps); }
-  // Sums are stored over stages of A. Stages from `first` on, released first, receive slices from the cluster. Each
-  // phase leaves the other's sums in a stage of its own behind `first`.
+  // Sums are stored over stages of A. The cluster sends slices to the stages from `first` on, which are released first.
+  // Each phase stores the sums for the other phase in a stage of its own after `first`.
   CUTLASS_DEVICE uint32_t exchange(int first, int slice) const {
     return a((first + slice / V::kSlicesPerStage) % V::kStages) + slice % V::kSlicesPerStage * V::kSliceBytes;
   }
@@ -183,8 +183,8 @@ struct TiledSmem {
 };
 
 // Returns a thread's first row of B in its warp; the others are this xor 1, or xor 1, 2 and 3. They are adjacent, so
-// that a thread has runs of a row of D. Their order differs between quads, so that codes and scales are read from
-// distinct banks.
+// that a thread holds runs of a row of D. The order of rows differs between quads, so that reads of codes and scales
+// hit distinct banks.
 template <class V>
 CUTLASS_DEVICE int first_row_n(int quad) {
   return V::kHalves == 2 ? quad * 4 + ((quad ^ quad / 2) % 2 + quad / 4 * 2)
