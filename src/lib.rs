@@ -9,7 +9,8 @@
 //!   Normalization also turns products of dequantized operands into `scaled_mma`.
 //! - [`Backend::compile`] builds and loads the kernels that this machine can run;
 //!   [`Backend::compile_in_background`] does not wait for them.
-//! - [`Compiled::run`] runs the whole program on host tensors. The run lists each segment and why it used the fallback.
+//! - [`Compiled::run`] runs the whole program on host tensors. The result lists each segment, and the reason if it ran
+//!   on the fallback.
 //! - [`Compiled::run_segment`] runs one segment, for hosts that keep the other ops ([`Claim::KernelsOnly`]).
 //! - [`Compiled::prepare`] and [`Compiled::prepare_segment`] build launches on the host's device memory and stream.
 //! - [`kernels`] exposes configurations, sources and builds of single kernels.

@@ -14,7 +14,7 @@
 //! | [`doctor::examine`] | `doctor` | reports what this machine has for building and running kernels |
 //!
 //! Each returns a report that serializes to the object of `--json`. [`Report`] and [`VerifyReport`] also display as
-//! text; [`Summary`] is the short text of a [`Report`]. [`Error`] and the reports know the exit code of the command.
+//! text; [`Summary`] is the short text of a [`Report`]. [`Error`] and the reports return the command's exit code.
 //!
 //! # Example
 //!

@@ -1,8 +1,8 @@
-//! Generates CUDA sources of block-scaled FP4 GEMM kernels: CUTLASS on Blackwell, own kernels on Hopper.
+//! Generates CUDA sources of block-scaled FP4 GEMM kernels, with CUTLASS for Blackwell and without it for Hopper.
 //!
 //! - [`capabilities`] describes a target of [`TARGETS`] as data, for [`fourfold_scheduler::partition()`].
 //! - [`specify`] derives a [`KernelSpec`] from a plan: a configuration and an epilogue, with the reason for the choice.
-//!   [`select`] holds the default dispatch tables, [`dispatch`] reads others.
+//!   [`select`] has the default dispatch tables. [`dispatch`] reads other tables.
 //! - [`KernelSpec::emit`] generates the [`KernelSource`]: one translation unit with a C interface.
 //! - [`emulate`] adapts the source of an sm_120 kernel to a Hopper GPU.
 //!

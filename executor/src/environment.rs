@@ -79,8 +79,8 @@ pub const VARIABLES: &[Variable] = &[
         name: "FOURFOLD_ALLOW_KNOWN_BAD",
         kind: "flag",
         default: "unset",
-        meaning: "Use compilers and CUTLASS versions even for targets for which they are known to build wrong \
-                  kernels; `0` means unset",
+        meaning: "Use compilers and CUTLASS versions that are known to build wrong kernels for the target; `0` \
+                  means unset",
     },
     Variable {
         name: "CUDA_HOME",
@@ -117,8 +117,8 @@ pub const VARIABLES: &[Variable] = &[
         name: "LD_LIBRARY_PATH",
         kind: "list of folders",
         default: "none",
-        meaning: "Passed to the compiler, and part of the cache keys of kernels, unless the host compiler is the \
-                  system's g++; otherwise the compiler does not see it",
+        meaning: "Passed to the compiler, and part of the cache keys of kernels, only if the host compiler is not \
+                  the system's g++",
     },
     Variable {
         name: "TMPDIR",
@@ -142,7 +142,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "FOURFOLD_TEST_OTHER",
         kind: "text",
         default: "unset",
-        meaning: "The task of a test program that a test starts as another process",
+        meaning: "The task of a child process that a test starts",
     },
 ];
 

@@ -1,14 +1,14 @@
-//! The outside world: files, toolchains, kernel builds, the cache, devices, and execution of partitioned programs.
+//! Builds, caches and loads kernels, and executes partitioned programs. All access to files and devices is here.
 //!
-//! Only this crate and the host packages contain `unsafe` code or call the operating system, tools and the CUDA driver.
+//! Of Fourfold's libraries, only this one has `unsafe` code, accesses files, runs tools, or calls the CUDA driver.
 //!
 //! # Entry points
 //!
 //! - [`read_text`] and [`read_tensors`] read a program and its data.
 //! - [`run`] executes a partition, and [`run_segment`] one segment of it. [`fallback`] computes every op that no kernel
 //!   runs.
-//! - [`Preparation`] builds launches for hosts whose tensors are on the device: of a program of kernels, or of one
-//!   kernel.
+//! - [`Preparation`] builds launches for hosts whose tensors are on the device. It prepares one kernel, or a program
+//!   that consists of kernels only.
 //! - [`toolchain`] finds or installs nvcc and CUTLASS. [`environment`] lists every environment variable that is read.
 //! - [`build()`] compiles a generated kernel and verifies the binary. [`service`] builds each kernel once, and
 //!   [`cache`] stores kernels on disk.
@@ -49,11 +49,11 @@
 //!
 //! # Safety
 //!
-//! Safe functions trust each [`Kernel`]. It is a library that [`build()`] made from a generated source, or one that
-//! the caller of the unsafe [`Kernel::open`] vouches for. At any segment, a kernel is launched only under three
+//! Safe functions trust each [`Kernel`]. A kernel is a library that [`build()`] made from a generated source, or one
+//! that the caller of the unsafe [`Kernel::open`] vouches for. A kernel is launched for a segment only under three
 //! conditions:
 //!
-//! 1. Its self-description says that it is for the device ([`kernel::Metadata`]).
+//! 1. Its metadata states that it runs on the device ([`kernel::Metadata`]).
 //! 2. It declares the inputs and outputs of the segment's plan ([`signature`](fourfold_scheduler::Plan::signature)).
 //! 3. The sizes that it requires match the operands.
 //!

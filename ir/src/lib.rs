@@ -76,7 +76,7 @@
 //!   and the sum is an integer in that unit. For every other format, the sum is taken in f64 with k ascending.
 //! - t = rn(alpha · acc), or acc without alpha.
 //! - With C, fma(beta, C, t) in f32; beta defaults to 1.
-//! - The result is rounded to the result type. These roundings are part of the definition; the last is the op's own.
+//! - The result is rounded to the result type. These intermediate roundings are part of the definition.
 //!
 //! `mma` and the sums in `reduce`, `softmax` and `layer_norm` are computed in f64 with ascending indices and rounded
 //! once at the end. Elementwise functions are computed in f64 and rounded once. `max`, `min`, `relu` and `clamp`
@@ -100,7 +100,8 @@
 //! order ([`sample::Rule::Exact`], [`sample::Rule::Contest`]). Otherwise it may differ by
 //! γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
 //!
-//! On the fallback, every other op is compared bit for bit, with all NaNs equal. A kernel computes its epilogue in f32:
+//! On the fallback, every other op is compared bit for bit. All NaNs count as equal. A kernel computes its epilogue in
+//! f32:
 //! - The transcendental functions `exp`, `tanh`, `erf`, `sigmoid`, `gelu`, `gelu_tanh`, `silu` and `rsqrt` may differ
 //!   by 4 ulp of f32.
 //! - `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, `clamp`, the functions of two operands, comparisons, `select` and

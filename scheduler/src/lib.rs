@@ -1,13 +1,13 @@
 //! Partitions dataflow graphs into fused kernel segments, with a reason for every op that is left out.
 //!
 //! - [`normalize`] rewrites a program, so that products of dequantized operands become `scaled_mma`.
-//! - [`partition()`] grows a kernel from every `scaled_mma` that the target accepts. The kernel takes the following
-//!   elementwise ops, block quantizations and reductions as far as the target's epilogue supports them. All other ops
+//! - [`partition()`] grows a kernel from every `scaled_mma` that the target accepts. The kernel absorbs the elementwise
+//!   ops, block quantizations and reductions that follow, as far as the target's epilogue supports them. All other ops
 //!   go to device or fallback segments, each with a [`Rejection`].
 //! - [`check()`] verifies a partition independently of the partitioner's code.
 //! - [`violated`] checks the extents of one call against a plan's constraints, before launch.
 //!
-//! Targets are known only by their [`fourfold_ir::Capabilities`]. The crate has no optional features, does no I/O and
+//! The crate sees a target only as [`fourfold_ir::Capabilities`]. The crate has no optional features, does no I/O and
 //! has no `unsafe`.
 //!
 //! ```

@@ -64,11 +64,11 @@ define_codes! {
         "choose another target, or quantize to a format that this one supports";
     /// The kernel cannot compute or write this element type, or read it as C.
     OutputDtype = "output_dtype",
-        "make the scaled_mma or the last convert produce an element type that the message names; convert C to one";
+        "give C and the result of the scaled_mma or of the last convert an element type that the message names";
     /// Another operand has a shape or type that no epilogue reads, or makes the result larger than D.
     OperandShape = "operand_shape",
-        "pass it as a scalar, one element per column ([N] or [1, N]), one per row ([.., M, 1]) or in D's shape, in f16, bf16 or f32";
-    /// The kernel already has the maximum number of steps, or of operands of a shape.
+        "pass it in f16, bf16 or f32: as a scalar, a row ([N] or [1, N]), a column ([.., M, 1]), or in D's shape";
+    /// The kernel already has the most steps, or the most operands of a shape.
     EpilogueLimit = "epilogue_limit",
         "nothing to do: the remaining ops run after the kernel; a shorter epilogue would fit";
     /// The target is `cpu`, for which nothing is planned.

@@ -107,8 +107,8 @@ pub const FAILURE_CODES: &[FailureCode] = &[
     code("launcher_missing", "The compiler launcher was not found", "install it, or omit --launcher"),
     code(
         "unsafe_path",
-        "A tool's file name or, with a launcher or in debug mode, the path of the build folder has shell \
-         metacharacters",
+        "Shell metacharacters are in a tool's file name or, with a launcher or in debug mode, in the path of the build \
+         folder",
         "rename it, or set FOURFOLD_CACHE_DIR to a path without them",
     ),
     code(
@@ -156,7 +156,7 @@ pub const FAILURE_CODES: &[FailureCode] = &[
     ),
     code(
         "packages_incomplete",
-        "The installed packages are incomplete",
+        "The downloaded packages lack files or have an unexpected version",
         "check the package index that pip is configured to use; its packages were not installed",
     ),
     code(
@@ -181,7 +181,7 @@ pub const FAILURE_CODES: &[FailureCode] = &[
     ),
     code(
         "out_of_memory",
-        "The compiler, or starting it, exhausted memory",
+        "The compiler ran out of memory, or could not be started for lack of it",
         "run fewer builds at once with --jobs, or use a machine with more memory",
     ),
     code(
@@ -221,7 +221,7 @@ pub const FAILURE_CODES: &[FailureCode] = &[
     code(
         "dlopen_error",
         "The dynamic linker rejected the library",
-        "read the linker's message, and install the libraries that it misses",
+        "read the linker's message, and install the missing libraries",
     ),
     lasting("missing_symbol", "The library lacks a symbol of the kernel ABI", REPORT),
     lasting("abi_mismatch", "The library has another kernel ABI version", REPORT),

@@ -150,10 +150,12 @@ mod tests {
     fn the_documentation_lists_every_entry() {
         let mut text = String::from(
             "# Versions that are known to build wrong kernels\n\n\
-             A listed version is not used for its targets: a tool that was found is skipped, one that was named is an\n\
-             error, and cached kernels that were built with it are rebuilt. `--allow-known-bad` and\n\
-             `FOURFOLD_ALLOW_KNOWN_BAD` allow listed versions. For kernels for sm_120a that run emulated on Hopper,\n\
-             the entries of sm_90a apply too.\n\n\
+             A listed version is not used for its targets:\n\n\
+             - The search for tools skips it.\n\
+             - Naming it with an option or a variable is an error.\n\
+             - Cached kernels that were built with it are rebuilt.\n\n\
+             `--allow-known-bad` and `FOURFOLD_ALLOW_KNOWN_BAD` allow listed versions. For sm_120a kernels that run\n\
+             emulated on Hopper, the entries of sm_90a apply too.\n\n\
              | tool | from | before | targets | symptom | source |\n|---|---|---|---|---|---|\n",
         );
         for KnownBad { tool, from, below, targets, symptom, source } in KNOWN_BAD {

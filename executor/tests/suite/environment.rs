@@ -24,7 +24,7 @@ fn the_documentation_lists_every_variable() {
     text += "\n## What the compiler sees\n\n\
              nvcc, its parts, the host compiler and the disassembler see only two of the caller's variables:\n\n\
              - `LD_LIBRARY_PATH`, as the table says;\n\
-             - `FOURFOLD_TOOLCHAIN`, if it is a plain path, for a script that is named in place of nvcc.\n\n\
+             - `FOURFOLD_TOOLCHAIN`, if it is a plain path, because nvcc may be a script that reads it.\n\n\
              They also get `LC_ALL=C`, a `TMPDIR` in the build folder, and a `PATH` of the system's folders.\n\n\
              A compiler launcher (`--launcher`) also gets its own settings:\n\n\
              - `HOME`, `USER`, `LOGNAME`, `TZ`, and `TMPDIR` if its value is a plain path;\n\
@@ -32,8 +32,9 @@ fn the_documentation_lists_every_variable() {
              - `HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY` (in either case), `SSL_CERT_DIR`, `SSL_CERT_FILE`;\n\
              - `SCCACHE_...`, `AWS_...`, `AZURE_...`, `GOOGLE_...`, `ACTIONS_...`, and `CCACHE_...` except the variables that\n  \
              name a compiler.\n";
-    text += "\n`toolchain install` passes only these variables to python3 and its pip, besides `PATH` and `HOME`. Of pip's\n\
-             configuration files, it uses only the same settings: package indexes, network access and certificates.\n\n";
+    text += "\n`toolchain install` passes `PATH`, `HOME` and the variables below to python3 and its pip, and no\n\
+             others. Of pip's configuration files, it uses only the same settings: package indexes, network access and\n\
+             certificates.\n\n";
     let names: Vec<String> = PIP_VARIABLES.iter().map(|name| format!("`{name}`")).collect();
     text += &format!("{}\n", names.join(", "));
     let file = repository().join("docs/reference/environment.md");

@@ -52,7 +52,8 @@ fn the_documentation_lists_every_failure() {
          A kernel that was not found, built or loaded has one of these codes, and its segment runs on the fallback. Reports add\n\
          the compiler's message and the party at fault. The codes are stable.\n\n\
          A failure that depends on the kernel or the compiler is remembered. The same compiler does not try that kernel again\n\
-         unless `--retry` is given. If the output shows no error in the source, the build is retried once first.\n\n\
+         unless `--retry` is given. If the compiler's output names no error in the source, the build is\n\
+         retried once before the failure is recorded.\n\n\
          Two kinds of failures are never remembered: failures of builds with `--launcher`, and transient failures (time,\n\
          memory, disk space, processes, an unreachable file system, a crash).\n\n\
          | code | when | what to do | may be remembered |\n|---|---|---|---|\n",

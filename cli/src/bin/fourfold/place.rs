@@ -21,7 +21,7 @@ pub struct Place {
     /// Use GPU number N, or none [default: FOURFOLD_DEVICE, else the first]
     #[arg(long, value_name = "N|none", value_parser = str::parse::<DeviceChoice>)]
     device: Option<DeviceChoice>,
-    /// Let normalization drop roundings that the program states, like its line `; allow: contract`
+    /// Let normalization drop roundings, as the line `; allow: contract` of a program does
     #[arg(long)]
     contract: bool,
     /// Select kernels by this dispatch table, a .toml file, for the targets and formats it names

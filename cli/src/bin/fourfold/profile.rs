@@ -33,9 +33,9 @@ use crate::toolchain::Tools;
     fourfold profile fixtures/minilm_ffn.fir --tool ncu --tool memcheck --tool racecheck --json\n  \
     fourfold profile fixtures/minilm_ffn.fir --set full --keep profile\n\n\
     Builds the kernels and runs the program once without a tool, to list its launches and check its results. Then runs \
-    `fourfold replay` of it under each tool, with the kernels from the cache. ncu measures the launch of the segment \
-    with unlocked clocks and cold caches, so compare its durations only with each other. initcheck watches every \
-    launch, the other tools of the sanitizer only that of the segment. A missing counter is null, with the reason.\n\n\
+    `fourfold replay` under each tool, with the kernels from the cache. ncu measures the launch of the segment with \
+    unlocked clocks and cold caches, so compare its durations only with each other. initcheck checks every launch; \
+    the other sanitizer tools check only the launch of the segment. A missing counter is null, with the reason.\n\n\
     ncu and compute-sanitizer come with the CUDA toolkit. Unavailable data is reported with a remedy; everything else \
     still runs.\n\n\
     Exit codes: 0 complete, 1 a result is wrong or a tool found errors, 2 bad input, 3 this machine lacks something (a \
@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Run TOOL; may be given several times
     #[arg(long = "tool", value_name = "TOOL", default_value = "ncu")]
     tools: Vec<Tool>,
-    /// Collect the counters of the report, or every counter for the viewer of ncu (with --keep)
+    /// Collect the counters of the report, or every counter for ncu's viewer (with --keep)
     #[arg(long, value_name = "SET", default_value = "curated")]
     set: SetChoice,
     /// Read the tensors from this .safetensors file [default: the one that the program names]

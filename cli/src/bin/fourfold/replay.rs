@@ -19,13 +19,13 @@ use crate::toolchain::Choice;
     Inputs come from --data, else from the program's `; data:` line, else from its first `; sample:` line, else they \
     are seeded. Each tensor `expected.NAME` of the data is compared with the program's value NAME; outputs without \
     one are compared with the interpreter.\n\n\
-    The report has one line per segment and per compared value; -v prints all of it.\n\n\
+    The report has one line per segment and per compared value; -v prints the full report.\n\n\
     --bundle writes a folder that can be replayed on another machine, even if the run fails. It contains the program, \
     its inputs and outputs, the source and build command of each kernel, the report, and the output of `doctor`. \
     --bundle fails before the run if DIR is anything but an unmodified bundle or an empty folder.\n\n\
     Replaying a bundle uses the target and options of its run and compares the outputs with the recorded ones. \
-    --target and --emulate replace the recorded target, and --dispatch replaces the table. --contract, --debug and \
-    --build cannot be switched off.\n\n\
+    --target and --emulate replace the recorded target, and --dispatch replaces the table. Recorded --contract, \
+    --debug and --build cannot be switched off.\n\n\
     Exit codes: 0 ok, 1 a value is wrong or lacks bounds, 2 bad input, 3 the device failed, a required kernel did not \
     run, no value could be compared, or the bundle could not be written, 70 a bug in Fourfold, 130 interrupted"
 )]
@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Write a bundle of the run to DIR; an unmodified bundle there is replaced
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
-    /// Keep only segment N in the bundle, as a program of its own
+    /// Write only segment N to the bundle, as a separate program
     #[arg(long, value_name = "N", requires = "bundle")]
     segment: Option<usize>,
     #[command(flatten)]

@@ -25,8 +25,7 @@ pub struct Tools {
     /// CUTLASS_PATH, the cache]
     #[arg(long, value_name = "DIR")]
     cutlass: Option<PathBuf>,
-    /// Use tools even for targets for which they are known to build wrong kernels [default:
-    /// FOURFOLD_ALLOW_KNOWN_BAD]
+    /// Use tools that are known to build wrong kernels for the target [default: FOURFOLD_ALLOW_KNOWN_BAD]
     #[arg(long)]
     allow_known_bad: bool,
 }
@@ -42,7 +41,7 @@ pub struct Choice {
     /// Retry kernels whose build with this toolchain failed before
     #[arg(long)]
     retry: bool,
-    /// Run at most N compilers at once, within the limit that the cache shares between processes [default: as
+    /// Run at most N compilers at once; the limit for all processes that share the cache still applies [default: as
     /// cores and memory allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
@@ -97,8 +96,8 @@ pub struct Arguments {
 enum Command {
     /// Print the compiler and the CUTLASS in use, and where each was found
     #[command(after_help = "Example:\n  fourfold toolchain which --cutlass ~/src/cutlass\n\n\
-        Installs nothing. The tools found may be known to build wrong kernels for some targets; --target shows the \
-        tools used for one.\n\n\
+        Installs nothing. If the tools are known to build wrong kernels for some targets, others are used for these; \
+        --target shows them.\n\n\
         Exit codes: 0 ok, 2 bad input, 3 no toolchain was found")]
     Which {
         #[command(flatten)]
@@ -131,8 +130,8 @@ fn install_help() -> String {
         "Examples:\n  fourfold toolchain install\n  fourfold toolchain install --target sm_90a\n  \
          fourfold toolchain install --from /media/stick/cuda-{nvcc}-cutlass-{cutlass}-x86_64-...\n\n\
          Packages are fetched with python3's pip and must have the pinned hashes. Only pip's settings for index, proxy \
-         and certificates are used. Without a network, copy the folder that this command prints on another machine: \
-         --from copies it into the cache, and FOURFOLD_TOOLCHAIN=DIR uses it in place.\n\n\
+         and certificates are used. Without a network, install on another machine, and bring the folder that this \
+         command prints there: --from copies it into the cache, and FOURFOLD_TOOLCHAIN=DIR uses it in place.\n\n\
          Exit codes: 0 ok, 2 bad input, 3 the toolchain could not be installed, 130 interrupted"
     )
 }

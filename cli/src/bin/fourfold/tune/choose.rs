@@ -23,10 +23,10 @@ pub struct Choose {
     /// Choose at most N kernels instead, with the largest mean efficiency
     #[arg(long, value_name = "N", conflicts_with = "min_efficiency")]
     at_most: Option<usize>,
-    /// Tolerate this much less than the share: `noise`, the noise of the measurements, or a number
+    /// Tolerate efficiencies below SHARE by up to X, or by the noise of the measurements
     #[arg(long, value_name = "noise|X", default_value = "noise", value_parser = margin)]
     margin: Margin,
-    /// Weigh problems by this file, one problem and weight a line [default: all problems, equally]
+    /// Read the weights of problems from FILE, one problem and its weight per line [default: all problems, equally]
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// Keep only the records of this GPU

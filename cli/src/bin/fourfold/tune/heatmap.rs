@@ -1,4 +1,4 @@
-//! `fourfold heatmap`: draws problems by kernels.
+//! `fourfold heatmap`: draws a heat-map of the speed of each kernel on each problem.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use super::files::Outputs;
 pub struct Arguments {
     #[command(flatten)]
     choose: Choose,
-    /// Write a page for a browser, with details under the pointer
+    /// Write an HTML page that shows details on hover
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write an SVG image

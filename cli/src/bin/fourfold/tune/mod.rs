@@ -26,7 +26,7 @@ pub enum Command {
     Merge(merge::Arguments),
     /// Choose the fewest kernels that serve every problem, or the best N, and write a dispatch table
     Select(select::Arguments),
-    /// Draw problems by kernels
+    /// Draw a heat-map of the speed of each kernel on each problem
     Heatmap(heatmap::Arguments),
 }
 

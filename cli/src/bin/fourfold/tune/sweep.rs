@@ -44,7 +44,7 @@ pub struct Arguments {
     /// Only check and build each kernel; needs no GPU
     #[arg(long)]
     compile_only: bool,
-    /// Read problems from FILE instead of the manifest, one a line, such as 128x7168x2048
+    /// Read problems from FILE instead of the manifest, one per line, such as 128x7168x2048
     #[arg(long, value_name = "FILE")]
     problems: Option<PathBuf>,
     /// Use GPU number N [default: FOURFOLD_DEVICE, else the first]
@@ -56,7 +56,7 @@ pub struct Arguments {
     /// Stop timing kernels slower than FACTOR × the best of a problem
     #[arg(long, value_name = "FACTOR", default_value_t = 4.0)]
     slow: f64,
-    /// Do part I of N of the sweep
+    /// Run part I of N of the sweep
     #[arg(long, value_name = "I/N", default_value_t = Shard::ALL)]
     shard: Shard,
     /// Also compile N kernels that the rules reject, to confirm that the compiler rejects them
