@@ -135,7 +135,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "FOURFOLD_PROGRAMS",
         kind: "number",
-        default: "2000",
+        default: "1000",
         meaning: "The number of random programs that tests of whole partitions try; 10000 in the second tier",
     },
     Variable {

@@ -413,6 +413,7 @@ fn honest(what: &str, begun: &Begun, selection: &Selection) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "slow"), ignore = "takes a minute; it is in the second tier")]
 fn large_instances_end_in_time() {
     for (what, density) in [("18 %", Some(18)), ("random", None)] {
         for seed in 0..2 {
