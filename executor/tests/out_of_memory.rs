@@ -25,18 +25,18 @@ unsafe impl GlobalAlloc for Limited {
         if layout.size() > LIMIT.load(Ordering::Relaxed) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's promises are those that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's promises are those that the system's allocator requires.
         unsafe { System.dealloc(pointer, layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.size() > LIMIT.load(Ordering::Relaxed) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's promises are those that the system's allocator requires.
         unsafe { System.alloc_zeroed(layout) }
     }
 }

@@ -41,7 +41,7 @@ fn b_is_never_dequantized_as_a_whole() {
                 scaled_mma_with(kernel, &a, &b, Epilogue::default(), ElementType::F32, &mut out)
                     .expect("the shapes go together");
             });
-            // The kernel in f64 is for formats that no f32 holds; it takes twice as much.
+            // The f64 kernel, for formats that f32 cannot hold exactly, takes twice as much.
             let limit = if kernel == ScaledMmaKernel::Double { dequantized / 2 } else { dequantized / 4 };
             assert!(used <= limit, "{kernel:?} with {m} rows takes {used} bytes, more than {limit}");
         }

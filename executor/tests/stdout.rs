@@ -1,4 +1,4 @@
-//! Output of libraries goes to the standard error while the standard output is kept, and not afterwards.
+//! Output of libraries goes to standard error while standard output is reserved for reports, and not afterwards.
 
 use std::process::Command;
 

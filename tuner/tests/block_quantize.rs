@@ -424,7 +424,7 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
         kernel.query(&DEVICE, &Extents::new(extents)).expect_err("the extents are invalid").message
     };
     assert!(refused(&[3, 130, 2, 112]).contains("the extents are L, M, K"));
-    assert!(refused(&[3, 130, 120]).contains("no multiple of 16"));
+    assert!(refused(&[3, 130, 120]).contains("not a multiple of 16"));
     assert!(refused(&[3, 130, 0]).contains("K is zero"));
     let empty = kernel.query(&DEVICE, &Extents::new(&[3, 0, 112])).expect("the call is valid");
     assert_eq!(empty.outputs[..2], [0, 0]);

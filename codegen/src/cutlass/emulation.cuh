@@ -6,8 +6,8 @@
 // 1. mma.sync ... block_scale.m16n8k64 of e2m1 x e2m1, by shuffles and integer dot products.
 // 2. The 4-bit TMA data type, by bytes. The same bytes move, and CuTe rescales extents, strides and coordinates.
 //
-// It tests operand and scale layouts, TMA descriptors, tile scheduling, pipelines, epilogue and arguments. It does not
-// test the matrix instruction, the 4-bit TMA type, or the hardware's order of accumulation.
+// An emulated run tests operand and scale layouts, TMA descriptors, tile scheduling, pipelines, epilogue and arguments.
+// It does not test the matrix instruction, the 4-bit TMA type, or the hardware's order of accumulation.
 
 #pragma once
 

@@ -102,7 +102,7 @@ impl Bench {
         self.build(&source("compile", GOOD_SASS, &metadata(), "")).unwrap()
     }
 
-    /// The error of a build, after which nothing may be left.
+    /// Returns the error of a build, and checks that the build left nothing behind.
     #[track_caller]
     fn fail(&self, text: &str) -> BuildError {
         let error = self.build(text).expect_err("this build must fail");

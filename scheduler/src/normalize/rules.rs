@@ -1,6 +1,6 @@
-//! The rules of normalization. Each preserves the bits of the term it replaces, for every input including NaN
-//! and infinity. Two kinds of rules do not: those marked `contract`, which drop a rounding that the program
-//! states, and the rule for sums with K above 1188, which states its error bound.
+//! The rules of normalization. A rule preserves the bits of the term it replaces, for every input including NaN
+//! and infinity. Two kinds of rules are exceptions: those marked `contract`, which drop a rounding that the
+//! program states, and the rule for sums with K above 1188, which states its error bound.
 //!
 //! A contract rule that drops only roundings keeps every NaN and infinity: its result is one exactly where
 //! the original is. A contract rule that also widens the range of a factor or a scale names the values that

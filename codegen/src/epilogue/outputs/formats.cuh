@@ -105,7 +105,7 @@ struct Nvfp4 {
   }
 
   // The divisor of the values. Values and divisor are multiplied by one power of two that brings the divisor near 1, so
-  // that nothing overflows. A power of 0 turns finite values into zeros, and a power of NaN turns all values into NaN.
+  // that nothing overflows. If `power` is 0, finite values become zeros; if it is NaN, all values become NaN.
   struct Step {
     float power, divisor, reciprocal;
     bool is_zero;
@@ -126,8 +126,8 @@ struct Nvfp4 {
     return {up, step * up, 1.0f / (step * up), step == 0.0f};
   }
 
-  // Returns rn(v / step), up to differences that no code shows: codes saturate long before the clamp at ±16. NaN is
-  // clamped to 16 and therefore gets the saturated code.
+  // Returns rn(v / step), except for differences that do not change the code: codes saturate well below the clamp at
+  // ±16. NaN is clamped to 16 and therefore gets the saturated code.
   FOURFOLD_HOST_DEVICE static float quotient(float v, Step const &step) {
     float const x = fmaxf(fminf(v * step.power, 16.0f), -16.0f);
     // The first estimate is within 2 ulp, the second within 1 ulp. The remainder is exact and the reciprocal correctly

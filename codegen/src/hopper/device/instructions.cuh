@@ -1,4 +1,4 @@
-// PTX instructions without a C++ spelling.
+// PTX instructions without a C++ equivalent.
 #ifndef FOURFOLD_HOST
 
 CUTLASS_DEVICE uint32_t shared_address(void const *pointer) {
@@ -81,7 +81,7 @@ CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
 CUTLASS_DEVICE void barrier_arrive_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Stores floats to another CTA's shared memory, and completes their bytes at `barrier` in the same CTA.
+// Stores floats to another CTA's shared memory, and completes their bytes at `barrier` in that CTA.
 CUTLASS_DEVICE void store_async(uint32_t address, float const *values, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
                "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(barrier)

@@ -96,7 +96,7 @@ inline int64_t workspace_bytes(Problem const &problem, Plan const &plan) {
 }
 
 // Leaves to decode_ahead the slabs that the first wave of `at_once` tiles does not need at its start. Leaves none if
-// CTAs share K, because each needs another part of K, or if the number of units may overflow an int.
+// CTAs share K, because each needs a different part of K, or if the number of units may overflow an int.
 inline Slabs plan_slabs(Problem const &problem, VariantTraits const &traits, int cluster, int64_t at_once) {
   constexpr int64_t kFirstSlabs = 2;
   int64_t const tiles_m = (problem.m + traits.tile_m - 1) / traits.tile_m, tiles_n = (problem.n + traits.tile_n - 1) / traits.tile_n;
@@ -134,8 +134,8 @@ inline bool takes(Problem const &problem, VariantTraits const &traits) {
 // A dispatch table with a single rule forces its choice.
 constexpr bool kIsForced = sizeof(kChoices) == sizeof(Choice);
 
-// Gives each SM a CTA with its share of N. CTAs share K until their part of A fits in shared memory, and further if N
-// is too short for all SMs. `least` is the cluster size of the dispatch rule, or 0.
+// Gives each SM a CTA with its share of N. As many CTAs share K as are needed for each part of A to fit in shared
+// memory, and more if N is too short for all SMs. `least` is the cluster size of the dispatch rule, or 0.
 inline Plan plan_small_m(Problem const &problem, Device const &device, int variant, int least) {
   VariantTraits const &traits = kVariants[variant];
   int64_t const units = unit_count(problem, traits), chunk = traits.blocks * kBlockK;

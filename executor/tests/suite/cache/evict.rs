@@ -55,7 +55,7 @@ fn the_bound_is_kept_and_the_longest_unused_go_first() {
         Cache::open(&CacheOptions { capacity: 4 * size + size / 2, ..bench.options.clone() }).unwrap();
     drop(bounded.insert(&key(5), &artifact).unwrap());
     assert_eq!(keys(&bounded), sorted([0, 1, 4, 5]));
-    // Looking is no use.
+    // Verifying and listing do not count as a use.
     assert!(bounded.verify(false).unwrap().iter().all(|entry| entry.refusal.is_none()));
     assert!(bounded.list().unwrap().iter().any(|entry| entry.key == key(4)));
     drop(bounded.insert(&key(6), &artifact).unwrap());

@@ -126,7 +126,7 @@ pub fn other_process(name: &str, what: &str) -> Child {
         .unwrap()
 }
 
-/// The value that [`other_process`] passed to this process, if it started it.
+/// The value that [`other_process`] passed, if it started this process.
 pub fn as_other() -> Option<String> {
     std::env::var("FOURFOLD_TEST_OTHER").ok()
 }

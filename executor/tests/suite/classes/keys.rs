@@ -44,7 +44,7 @@ fn key_with(bench: &Bench, change: impl FnOnce(&mut Toolchain, &mut BuildOptions
     request(&service, &good_with_cutlass(1)).key()
 }
 
-/// tinygrad#15811. Another compiler, other headers, or another flag that changes the binary give another key.
+/// tinygrad#15811. A different compiler, header, or flag that changes the binary gives a different key.
 #[test]
 fn toolchains_and_flags_have_keys_of_their_own() {
     let bench = Bench::new();

@@ -125,8 +125,8 @@ fn what_was_checked_is_what_is_loaded() {
     }
 }
 
-/// unsloth-zoo#906. A user who can write an entry can write its hashes too. An entry is trusted for its owner,
-/// and because no other user can write to it.
+/// unsloth-zoo#906. A user who can write an entry can write its hashes too. An entry is trusted because of
+/// its owner, and because no other user can write to it.
 #[test]
 fn a_right_hash_does_not_make_a_strangers_entry_ours() {
     let bench = Bench::new();

@@ -145,7 +145,7 @@ fn outputs(m: u64) -> Fixture {
     fixture.with_kernel(0, &["RELU"]).with_kernel(1, &["WORKSPACE=0"])
 }
 
-/// The second sum is not exact in every order.
+/// Compares `%y` with a tolerance, because the second sum is not exact in every order.
 #[track_caller]
 fn check_y(found: &Tensor, fixture: &Fixture) {
     let (found, expected) = (found.to_f64(), fixture.expected("y").to_f64());

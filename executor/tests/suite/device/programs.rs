@@ -228,7 +228,7 @@ fn a_program_that_is_refused_leaves_its_workspace_alone() {
     let memory = device.alloc(size as usize).unwrap();
     let refused = placed.prepare(&placed.addresses(), Some((memory.address(), size))).unwrap_err();
     check(&refused, KERNEL_REFUSED, "does not prepare");
-    // The workspace is the caller's again, who uses it on another stream.
+    // After the refusal the caller may use the workspace again, here on another stream.
     let stream = device.new_stream().unwrap();
     stream.fill(&memory, 0, memory.len(), 0x5A).unwrap();
     stream.synchronize().unwrap();

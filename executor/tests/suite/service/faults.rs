@@ -12,7 +12,7 @@ use fourfold_executor::{BuildError, BuildFault, BuildOptions};
 
 use super::fixture::{Bench, get, good, source, stand_in};
 
-/// The failure of a build, after which nothing may be left.
+/// Returns the failure of a build, and checks that the build left nothing behind.
 #[track_caller]
 fn fail(bench: &Bench, text: &str) -> Arc<Failure> {
     fail_with(bench, bench.options(), text)

@@ -30,7 +30,7 @@ pub fn metadata() -> String {
     )
 }
 
-/// A source that the stand-in compiler compiles; each number gives another source.
+/// A source that the stand-in compiler compiles; each number gives a different source.
 pub fn good(number: usize) -> String {
     source("compile", number, "")
 }
@@ -40,7 +40,7 @@ pub fn good_with_cutlass(number: usize) -> String {
     source("compile", number, "#if 0\n#include \"cutlass/gemm.h\"\n#endif")
 }
 
-/// A source with which the stand-in compiler behaves in this way.
+/// A source that makes the stand-in compiler behave as `behave` says.
 pub fn source(behave: &str, number: usize, defines: &str) -> String {
     let body = fs::read_to_string(stand_in("kernel.c")).unwrap();
     let metadata = metadata();

@@ -74,7 +74,7 @@ fn begin(bench: &Bench, number: usize) -> (Child, impl Iterator<Item = String>) 
     (child, lines)
 }
 
-/// The duration of a complete build now, beside the others.
+/// Measures a complete build while the other processes build.
 fn whole_build(bench: &Bench, number: usize) -> Duration {
     let (mut child, mut lines) = begin(bench, number);
     let began = Instant::now();

@@ -25,8 +25,8 @@ CUTLASS_DEVICE int small_m_pitch(SmallMWork const &work) {
   return static_cast<int>(work.chunks.number * SmallM<kTileM>::kChunkK) * 2 + 64;
 }
 
-// Load: issues a warp's first chunks of B, and decodes A from `pieces` into shared memory. On return all threads of the
-// CTA may read A, and other CTAs of the cluster may send to this one.
+// Load: issues the copies of a warp's first chunks of B, and decodes A from `pieces` into shared memory. On return all
+// threads of the CTA may read A, and other CTAs of the cluster may send to this one.
 template <int kTileM>
 CUTLASS_DEVICE void load_small_m(Parameters const &parameters, SmallMWork const &work, SmallMSmem const &smem,
                                  SmallMCluster const &cluster, unsigned units, SmallMProducer<kTileM> &source, uint32_t ring,

@@ -49,8 +49,8 @@ template <int kTileM>
 CUTLASS_DEVICE SmallMChunks chunks_of(SmallMWork const &work, unsigned warp) {
   using V = SmallM<kTileM>;
   if constexpr (V::kUsesE4m3) {
-    // The four warps of a warpgroup multiply the same part of K, each for another group. The assignment rotates between
-    // warpgroups, so that with fewer than four groups the four sub-partitions of an SM have equal work.
+    // The four warps of a warpgroup multiply the same part of K, each for a different group. The assignment rotates
+    // between warpgroups, so that with fewer than four groups the four sub-partitions of an SM have equal work.
     constexpr unsigned kBy = V::kMmaWarps;
     unsigned const issuer = warp / kBy, group = (warp + issuer) % kBy;
     unsigned const first = work.chunks.number * issuer / V::kMmaIssuers, last = work.chunks.number * (issuer + 1) / V::kMmaIssuers;

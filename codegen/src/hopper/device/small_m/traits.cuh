@@ -13,14 +13,14 @@
 // Warp roles. There are no producer warps: each warp fills its own ring, so there are no empty barriers either.
 //   all 16 warps  load: cp.async of the warp's own chunks of B and SFB; all threads decode A.
 //                 mainloop: multiply the warp's chunks by mma.sync. If kUsesE4m3, the four warps of a warpgroup execute
-//                 wgmma together, each for another group of rows and the same part of K.
+//                 wgmma together, each for a different group of rows and the same part of K.
 //                 cluster reduce, store: all threads add the warps' sums, send them to the CTA that stores them, and
 //                 store D.
 //   thread 0      prefetches scalars of the epilogue, and initializes exchange_full.
 //
 // Barriers
-//   exchange_full        mbarrier, if K is shared. Thread 0 of the CTA arrives with the bytes to come. The bytes are
-//                        st.async of the other CTAs. All threads of the CTA wait, for parity 0: it is used once.
+//   exchange_full        mbarrier, if K is shared. Thread 0 of the CTA arrives with the expected byte count. The other
+//                        CTAs send the bytes by st.async. All threads of the CTA wait, for parity 0: it is used once.
 //   barrier.cluster      if K is shared. All threads arrive, thread 0 after it has initialized exchange_full. They wait
 //                        once A is decoded, so no CTA sends before that.
 //   cp.async groups      each fetch() commits one, empty if no chunk is left. A lane waits for all but its last
@@ -28,7 +28,7 @@
 //                        then the next fetch() into the stage.
 //   __syncthreads        orders stores of A and zeros (after fence.proxy.async if wgmma reads A), then of the warps'
 //                        sums, then of totals.
-//   griddepcontrol.wait  before the first read. Before it B and SFB may be prefetched into L2, which reads nothing.
+//   griddepcontrol.wait  before the first read. Before it B and SFB may be prefetched into L2: no value is read.
 //
 // Shared memory, aligned to kAlignment = 128 bytes; each array but `unused` is aligned, too
 //   rings          kWarps * kRingBytes  per warp kStages chunks: kGroupN rows of codes, kRowBytes each, odd rows with
@@ -73,8 +73,8 @@ struct SmallM {
   static constexpr int kSumPitch = kGroupN, kSumBytes = kTileM * kSumPitch * 4;
   static constexpr int kMaxGroups = kTileM == 16 ? 8 : kTileM == 2 ? 16 : 32;
   static constexpr int kMaxUnits = kMaxGroups / kGroups, kAllSums = (kUsesE4m3 ? kMmaIssuers : 1) * kMaxGroups * kSumBytes;
-  // With e4m3, bytes of a K block of a row of A: two matrices of 8 columns by 32 codes. Scales follow those of all
-  // blocks.
+  // With e4m3, bytes of a K block of a row of A: two matrices of 8 columns by 32 codes. The scales follow the matrices
+  // of all blocks.
   static constexpr int kMatrixBytes = 256, kABlockBytes = 2 * kMatrixBytes;
   static constexpr int kABlockScaleBytes = kBlockK / kScaleVector * 4;
   // Elements of A that fit. The padding puts rows of fp16 or bf16 into different banks.

@@ -9,7 +9,7 @@ struct SmallMRegsSmem {
 // Pieces of 8 bytes in the sums of a group: one row of B, two rows of A.
 constexpr unsigned kSumPieces = SmallMRegs::kSumBytes / 8;
 
-// Adds sums, and sends the other CTA of a pair the sums that it stores. Members are references, because the compiler
+// Adds sums. Sends those that the other CTA of a pair stores to that CTA. Members are references, because the compiler
 // generates different code for copies.
 struct SmallMRegsReduce {
   using V = SmallMRegs;
@@ -75,7 +75,8 @@ CUTLASS_DEVICE void init_stage_barriers(uint32_t barriers) {
   fence_barrier_init();
 }
 
-// Load: issues a warp's chunk of A, with SFA to `sfa`, and its first group of B. Then initializes the CTA's barriers.
+// Load: issues the loads of a warp's chunk of A, of its scales to `sfa`, and of its first group of B. Then initializes
+// the CTA's barriers.
 CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const &smem, SmallMRegsProducer &source, uint32_t sfa,
                               int first_atom_m, unsigned warp, bool has_chunk, bool is_one, bool is_of_pair, unsigned groups,
                               unsigned others) {
@@ -213,7 +214,7 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   unsigned const chunks = p.chunks_per_cta + (rank < p.extra_chunks);
   unsigned const chunk = rank * p.chunks_per_cta + min(rank, static_cast<unsigned>(p.extra_chunks)) + warp;
   SmallMRegsOrder const order(units, rank, is_of_pair);
-  // Groups, and the number of them that the other CTA stores.
+  // The number of groups, and how many of them the other CTA stores.
   unsigned const groups = order.parts * V::kStages, others = order.others * V::kStages;
   bool const sends = order.others > 0;
   bool const has_chunk = warp < chunks, is_one = elect_one();

@@ -6,7 +6,7 @@
 CUTLASS_DEVICE uint32_t regs_scale(uint32_t of_row, int block) {
   return kMx ? mx_scale(of_row >> 8 * block & 0xFF) : two_scales(block == 0 ? of_row : upper_half(of_row));
 }
-// Returns the offset of a thread's scales of a row, one of eight.
+// Returns the offset of a thread's scales in a run of eight rows, of which each quad has one.
 CUTLASS_DEVICE uint32_t regs_scale_offset(int scale_row) {
   int const quad = lane() / 4, t = lane() % 4;
   return (kMx ? t / 2 * scale_row + t % 2 * 2 : t * scale_row) + quad * 16;

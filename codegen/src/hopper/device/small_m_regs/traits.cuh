@@ -8,7 +8,7 @@
 //
 // Warp roles. Each warp fills its own ring: there are no producer warps, and no empty barriers.
 //   warp w, w < chunks   an elected lane loads A, B and their scales by TMA. All lanes decode A into registers, then
-//                        decode and multiply one group of B after the other. Then, as all warps, reduce and store.
+//                        decode and multiply one group of B after the other. Then, like all warps, reduce and store.
 //   other warps          store zeros as their sums. Then reduce and store.
 //   warp 0               its elected lane initializes sums_full and exchange_full; lane 0 prefetches scalars of the
 //                        epilogue.
@@ -19,8 +19,9 @@
 //                          are groups. SFB of a part arrives with stage 0.
 //   sums_full              all threads of a CTA that sends arrive once they have stored their sums of all groups that
 //                          the other CTA stores. They wait in send(), for parity 0 only.
-//   exchange_full          the elected lane of warp 0 arrives with the bytes to come, which are st.async of the other
-//                          CTA. A thread of a pair waits before it adds the other's sums, for parity 0 only.
+//   exchange_full          the elected lane of warp 0 arrives with the expected byte count. The other CTA sends the
+//                          bytes by st.async. A thread of a pair waits before it adds the other's sums, for parity 0
+//                          only.
 //   barrier.cluster        of a pair: all arrive once all barriers are initialized. They wait in send(), or after the
 //                          mainloop if nothing is sent.
 //   __syncwarp             before the elected lane loads the next group over the previous one, whose sums are kept.

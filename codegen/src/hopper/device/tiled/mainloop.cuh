@@ -33,8 +33,8 @@ struct TiledConsumer {
   }
 
   // Reads the codes and scales of a stage once it is full. Scales come first, so that their conversions are issued
-  // between instructions of another pipe. Next to wgmma, two instructions in a row for the same pipe take twice as
-  // long.
+  // between instructions of another pipe. While wgmma executes, two consecutive instructions for the same pipe take
+  // twice as long.
   CUTLASS_DEVICE void read(PipelineState<V::kStages> const &from, uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const {
     barrier_wait(smem.full_b(from.stage), from.phase);
     uint32_t const stage = from.stage * V::kStageBytes;
@@ -275,7 +275,8 @@ CUTLASS_DEVICE void reduce_phases(TiledSmem<V> const &smem, int first_stage, int
   cute::for_each(cute::make_seq<2>{}, [&](auto own) {
     if (phase == own) {
       keep_branch();
-      // No thread of this phase still reads A from the stage. The other phase may still multiply, from its own stages.
+      // After this barrier no thread of this phase reads A from the stage. The other phase may still multiply, from its
+      // own stages.
       named_barrier_sync<1 + own, V::kPhaseThreads>();
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < kCount; ++v) {

@@ -121,8 +121,8 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TiledSmem<V> const &smem, Work
   barrier_wait(smem.exchange_full(warp), 0);
 }
 
-// Sends the sums of the warpgroup that the other CTA keeps (kKeepsGroup). They go to the stage of A after the last
-// block, which is not loaded again.
+// Sends the sums of the warpgroup that the other CTA keeps (kKeepsGroup). They go to the stage of A after that of the
+// last block. That stage is not loaded again.
 template <class V>
 CUTLASS_DEVICE void send_group(TiledSmem<V> const &smem, WorkTile const &tile, int other,
                                float const (&sums)[V::kHalves][V::kTileM / 2]) {

@@ -3,8 +3,8 @@
 #ifndef FOURFOLD_HOST
 CUTLASS_DEVICE int own_rank(Parameters const &p) { return p.cluster == 1 ? 0 : cluster_rank(); }
 
-// The sequence of work of a CTA. The last wave has fewer tiles than the clusters that run at once. Its first clusters
-// are helpers: each of their CTAs computes the last K steps of tiles on its own.
+// The sequence of work of a CTA. The last wave has fewer tiles than there are clusters that run at once. Its first
+// clusters are helpers: each of their CTAs computes the last K steps of tiles on its own.
 template <class V>
 struct TileScheduler {
   // The index of a tile, or the complement of the index of a split.

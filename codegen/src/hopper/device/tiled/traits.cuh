@@ -148,7 +148,7 @@ struct Tiled {
 
 #ifndef FOURFOLD_HOST
 
-// Addresses in shared memory. The opening of this file has the map.
+// Addresses in shared memory. The comment at the top of this file has the map.
 template <class V>
 struct TiledSmem {
   uint32_t base;
