@@ -236,7 +236,7 @@ fn feature_table() -> String {
     let kernels: Vec<BTreeMap<String, ScaledMmaSpec>> =
         DAG_TARGETS.iter().map(|target| kernels(target).expect("the programs have kernels")).collect();
     let mut table =
-        "| feature | sm_100a | sm_120a | sm_90a | on a Hopper | cpu |\n|---|---|---|---|---|---|\n"
+        "| feature | sm_100a | sm_120a | sm_90a | Hopper GPU | cpu |\n|---|---|---|---|---|---|\n"
             .to_owned();
     for feature in features() {
         let has = |kernels: &BTreeMap<String, ScaledMmaSpec>, name: &String| {

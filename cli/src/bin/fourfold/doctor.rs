@@ -18,8 +18,8 @@ use crate::toolchain::Tools;
     fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
     Uses no network and changes nothing. The self-test builds the smallest kernel, which takes about half a minute, \
     and runs it if a GPU can.\n\n\
-    Exit codes: 0 kernels can be built for the target and the self-test, if any, did not fail, 2 bad input, 3 \
-    something is missing or the self-test failed, 130 interrupted")]
+    Exit codes: 0 this machine can build kernels for the target and the self-test, if any, did not fail, 2 bad input, \
+    3 something is missing or the self-test failed, 130 interrupted")]
 pub struct Arguments {
     #[command(flatten)]
     tools: Tools,

@@ -22,7 +22,7 @@ use crate::toolchain::Choice;
     The report has one line per segment and per compared value; -v prints the full report.\n\n\
     --bundle writes a folder that can be replayed on another machine, even if the run fails. It contains the program, \
     its inputs and outputs, the source and build command of each kernel, the report, and the output of `doctor`. \
-    --bundle fails before the run if DIR is anything but an unmodified bundle or an empty folder.\n\n\
+    --bundle fails before the run if DIR exists and is neither an unmodified bundle nor an empty folder.\n\n\
     Replaying a bundle uses the target and options of its run and compares the outputs with the recorded ones. \
     --target and --emulate replace the recorded target, and --dispatch replaces the table. Recorded --contract, \
     --debug and --build cannot be switched off.\n\n\

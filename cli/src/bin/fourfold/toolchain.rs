@@ -130,8 +130,8 @@ fn install_help() -> String {
         "Examples:\n  fourfold toolchain install\n  fourfold toolchain install --target sm_90a\n  \
          fourfold toolchain install --from /media/stick/cuda-{nvcc}-cutlass-{cutlass}-x86_64-...\n\n\
          Packages are fetched with python3's pip and must have the pinned hashes. Only pip's settings for index, proxy \
-         and certificates are used. Without a network, install on another machine, and bring the folder that this \
-         command prints there: --from copies it into the cache, and FOURFOLD_TOOLCHAIN=DIR uses it in place.\n\n\
+         and certificates are used. Without a network, run this command on another machine and bring the folder that \
+         it prints: --from copies it into the cache, and FOURFOLD_TOOLCHAIN=DIR uses it in place.\n\n\
          Exit codes: 0 ok, 2 bad input, 3 the toolchain could not be installed, 130 interrupted"
     )
 }

@@ -13,7 +13,7 @@ use super::files::Outputs;
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  fourfold merge shard-1.jsonl shard-2.jsonl --out all.jsonl\n\n\
-    Duplicate records are kept once. `-` is the standard input or output.\n\n\
+    Duplicates of a record are dropped. `-` is the standard input or output.\n\n\
     Exit codes: 0 ok, 2 a file holds no records or contradicts another, 3 the result cannot be written")]
 pub struct Arguments {
     /// Files of records

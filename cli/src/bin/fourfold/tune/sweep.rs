@@ -31,8 +31,8 @@ use crate::toolchain::Choice;
     A second run continues where the first ended; records are only appended. With --shard 1/4 to 4/4, four machines \
     share a sweep; `fourfold merge` joins their files.\n\n\
     Exit codes: 0 the sweep is complete, even if kernels failed, 1 the compiler built a kernel that the rules reject, \
-    2 bad input, 3 kernels cannot be built here, some were deferred because time, memory or disk space ran out, or \
-    records could not be written, 130 interrupted"
+    2 bad input, 3 this machine cannot build kernels, some kernels were deferred because time, memory or disk space \
+    ran out, or records could not be written, 130 interrupted"
 )]
 pub struct Arguments {
     /// Read the kernels and problems of this manifest
