@@ -200,7 +200,7 @@ const HEAD_STANDS_HERE: &str = "// (codegen/src/cutlass/head.cuh)\n";
 const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/hopper/device/head.cuh)\n";
 const KERNEL_STANDS_HERE: &str = "// (codegen/src/hopper/device/{instructions,decode,parameters,decode_a,tiled,small_m,small_m_regs,select})\n";
 
-/// The source of a `scaled_mma` kernel, without the text that all such sources share.
+/// The source of a `scaled_mma` kernel, without the text that all such sources share. Its hash covers that text too.
 fn abridged(name: &str, source: &str, target: &str) -> Result<String> {
     let (head, stands_here) = match target == hopper::TARGET {
         true => (hopper::HEAD, HOPPER_HEAD_STANDS_HERE),

@@ -236,8 +236,7 @@ fn feature_table() -> String {
     let kernels: Vec<BTreeMap<String, ScaledMmaSpec>> =
         DAG_TARGETS.iter().map(|target| kernels(target).expect("the programs have kernels")).collect();
     let mut table =
-        "| feature | sm_100a | sm_120a | sm_90a | Hopper GPU | cpu |\n|---|---|---|---|---|---|\n"
-            .to_owned();
+        "| feature | sm_100a | sm_120a | sm_90a | Hopper GPU | cpu |\n|---|---|---|---|---|---|\n".to_owned();
     for feature in features() {
         let has = |kernels: &BTreeMap<String, ScaledMmaSpec>, name: &String| {
             kernels.get(name).is_some_and(|spec| (feature.holds)(&spec.epilogue))
