@@ -1,4 +1,6 @@
 //! Selections with the large instances of the second tier.
 
-#[path = "suite/select.rs"]
-mod select;
+#[path = "suite"]
+mod suite {
+    mod select;
+}
