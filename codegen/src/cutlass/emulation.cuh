@@ -105,7 +105,7 @@ CUTE_DEVICE int dot(uint32_t a, uint32_t b, int sum) {
 template <class Scale>
 struct Decode;
 
-// Bit 7 is ignored, 0x7F is NaN.
+// Bit 7 is ignored, and 0x7F is NaN.
 template <>
 struct Decode<cutlass::float_ue4m3_t> {
   using Wide = float;
@@ -119,7 +119,8 @@ struct Decode<cutlass::float_ue4m3_t> {
   }
 };
 
-// 2^(code - 127), 0xFF is NaN. Products of two scales exceed the range of f32, so they are computed in f64.
+// The value is 2^(code - 127), and 0xFF is NaN. Products of two scales exceed the range of f32, so they are computed in
+// f64.
 template <>
 struct Decode<cutlass::float_ue8m0_t> {
   using Wide = double;

@@ -70,8 +70,8 @@ struct QuantizedOutput {
   template <class Part>
   CUTLASS_DEVICE void end(State const &, Place const &) const {}
 
-  // Returns the bits of the amax of a block's columns from c, over the lanes of a row. NaN wins, because its bits
-  // compare above those of infinity.
+  // Returns the bits of the amax of a block, whose columns in this thread begin at c. Combines the lanes of the row.
+  // NaN wins, because its bits compare above those of infinity.
   template <class Part>
   CUTLASS_DEVICE static uint32_t amax(float const (&values)[Part::kValues], int slot, int c) {
     uint32_t result = 0u;

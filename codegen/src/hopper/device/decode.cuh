@@ -28,8 +28,8 @@ struct Decoded {
   uint32_t low[2], high[2];
 };
 
-// Converts two ue4m3 scales to fp16, exactly. Bit 7 is ignored, and 0x7F is NaN. The absolute value takes no
-// instruction where a multiplication follows.
+// Converts two ue4m3 scales to fp16, exactly. Bit 7 is ignored, and 0x7F is NaN. If a multiplication follows, it takes
+// the absolute value of its operand without another instruction.
 CUTLASS_DEVICE uint32_t two_scales(uint32_t bytes) {
   uint32_t result;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes)));
@@ -62,8 +62,8 @@ CUTLASS_DEVICE uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   return reinterpret_cast<uint32_t const &>(result);
 }
 
-// Decodes eight codes to v · 2^-14 in fp16: sign in bit 15, magnitude in bits 11 to 9, all in the upper byte. `signs`
-// holds only sign bits, and those of the other codes fall where magnitudes are selected, so no second mask is needed.
+// Decodes eight codes to v · 2^-14 in fp16: sign in bit 15, magnitude in bits 11 to 9, all in the upper byte. The
+// shifted `signs` also hold sign bits of other codes, but at bits that are selected from the magnitudes.
 CUTLASS_DEVICE Decoded decode(uint32_t codes) {
   uint32_t const signs = sign_bits(codes);
   uint32_t const even = select_bits<0x0E0E0E0E>(codes << 1, signs << 4), odd = select_bits<0x0E0E0E0E>(codes >> 3, signs);

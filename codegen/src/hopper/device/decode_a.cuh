@@ -65,7 +65,7 @@ struct DecodeARun {
   int64_t next_panel;
   bool has_codes;
 
-  // `row` is the index over the rows of all matrices, and `m` that in matrix `batch`.
+  // `row` is the row's index over all matrices, and `m` is its index in matrix `batch`.
   CUTLASS_DEVICE DecodeARun(DecodeAMatrix const &p, unsigned row, unsigned batch, unsigned m, unsigned block, unsigned word) {
     unsigned const run_at = block * kBlockBytes + word * 16;
     codes = p.codes + static_cast<int64_t>(row) * p.row_bytes + run_at;

@@ -9,7 +9,7 @@ struct Part {
   static constexpr int index(int, int c) { return c; }
 };
 
-// Begins the state that a thread keeps of each output, over a tile or over a row of it.
+// Begins the state that a thread keeps for each output, over a tile or over a row of it.
 template <int N>
 CUTLASS_DEVICE auto begin_outputs(EpilogueArguments const &arguments) {
   return cute::transform(arguments.outputs, [](auto const &output) { return output.template begin<Part<N>, 1>(); });

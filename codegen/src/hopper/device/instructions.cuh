@@ -32,7 +32,7 @@ CUTLASS_DEVICE uint32_t select_bits(uint32_t x, uint32_t y) {
   asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(result) : "r"(x), "r"(y), "n"(kMask));
   return result;
 }
-// Returns bits 31 to 16. A conversion that follows reads the upper half in place, without the instruction of a shift.
+// Returns bits 31 to 16. A conversion that follows reads the upper half in place, without a shift instruction.
 CUTLASS_DEVICE uint32_t upper_half(uint32_t x) {
   uint16_t result;
   asm("{\n.reg .b16 low;\nmov.b32 {low, %0}, %1;\n}\n" : "=h"(result) : "r"(x));

@@ -176,7 +176,7 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
 
 // Returns the number of CTAs of decode_a_kernel, which has a thread per item and per flag.
 inline unsigned decode_a_grid(DecodeAParameters const &parameters) {
-  // At most the bytes of SFA, which are fewer than 2^31.
+  // At most the size of SFA in bytes, which is less than 2^31.
   int64_t const items = static_cast<int64_t>(parameters.rows) * parameters.blocks.number * 4;
   int64_t const threads = items > parameters.flag_count ? items : parameters.flag_count;
   return static_cast<unsigned>((threads + DecodeA::kThreads - 1) / DecodeA::kThreads);

@@ -172,7 +172,7 @@ inline Plan plan_small_m(Problem const &problem, Device const &device, int varia
          cluster * 2 <= chunks) {
     cluster *= 2;
   }
-  // Estimates a CTA's time in chunks of concurrent_n rows. `sharing` is the cost of sharing K in the same unit.
+  // Estimates a CTA's time in chunks of concurrent_n rows. `sharing` is the cost of sharing K, also in chunks.
   auto const work = [&](int cluster) {
     int64_t const sharing = cluster == 1 ? 0 : cluster == 2 ? 4 : cluster == 4 ? 6 : 12;
     int64_t const rows = units_per_cta(cluster) * traits.unit_n;

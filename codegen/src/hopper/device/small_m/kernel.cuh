@@ -108,7 +108,7 @@ CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, S
   return sum;
 }
 
-// Returns the address, in `totals` of the CTA that stores the vector, of CTA `source`'s sums of the vector.
+// Returns the address of CTA `source`'s sums of a vector. They are in `totals` of the CTA that stores the vector.
 template <int kTileM>
 CUTLASS_DEVICE uint32_t small_m_total(SmallMParameters const &p, SmallMSmem const &smem, SmallMCluster const &cluster, unsigned vector,
                                       unsigned m, unsigned source) {

@@ -19,7 +19,7 @@ struct SmallMOperands {
   }
 };
 
-// The work of a CTA: some chunks along K of its cluster's units. Its warps divide the chunks of all groups among them.
+// The work of a CTA: some chunks along K of its cluster's units. Its warps share the chunks of all groups.
 struct SmallMWork {
   unsigned first_unit, groups, first_chunk;
   Divisor chunks;
@@ -77,7 +77,7 @@ struct SmallMProducer {
   uint64_t policy = evict_first();
   SmallMChunks run;
   uint8_t const *first_row, *scales;
-  // Offsets of the lane's row in each run from that in the first.
+  // Byte offsets of the lane's row in each run, relative to its row in the first run.
   uint32_t rows[kCopies];
   uint32_t at, scale_at;
 

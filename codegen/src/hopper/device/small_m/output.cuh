@@ -16,8 +16,8 @@ CUTLASS_DEVICE int small_m_column(unsigned first_unit, unsigned vector) {
   return static_cast<int>(kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter);
 }
 
-// Stores this CTA's vectors, four per unit, of N columns of a row of D each. `sum_of` returns the sums of a vector of a
-// row below M.
+// Stores this CTA's vectors. A vector is N columns of a row of D, and a unit has four. `sum_of` returns the sums of a
+// vector of a row below M.
 template <int kTileM, class V, class IsMine, class SumOf>
 CUTLASS_DEVICE void store_small_m(Parameters const &parameters, unsigned first_unit, unsigned units, unsigned batch, uint32_t zeros,
                                   IsMine const &is_own, SumOf const &sum_of) {

@@ -43,7 +43,7 @@
 //   exchange_full  8                    the mbarrier
 //   unused         8                    the target of prefetch copies
 //
-// Pipeline of a warp, kStages = 2, ci is its i-th chunk. Codes are in registers when a stage is released.
+// Pipeline of a warp for kStages = 2. ci is its i-th chunk. Codes are in registers when a stage is released.
 //            load                                mainloop
 //   stage 0  |copy c0..................|read c0|copy c2...............|read c2|copy c4......
 //   stage 1     |copy c1...............................|read c1|copy c3..............|read c3|

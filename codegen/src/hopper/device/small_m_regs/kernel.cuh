@@ -9,8 +9,8 @@ struct SmallMRegsSmem {
 // Pieces of 8 bytes in the sums of a group: one row of B, two rows of A.
 constexpr unsigned kSumPieces = SmallMRegs::kSumBytes / 8;
 
-// Adds sums. Sends those that the other CTA of a pair stores to that CTA. Members are references, because the compiler
-// generates different code for copies.
+// Adds sums. In a pair of CTAs, sends the other CTA the sums that it stores to D. Members are references, because the
+// compiler generates different code for copies.
 struct SmallMRegsReduce {
   using V = SmallMRegs;
   SmallMRegsSmem const &smem;
@@ -34,8 +34,8 @@ struct SmallMRegsReduce {
     return sum;
   }
 
-  // Cluster reduce: sends the sums of the groups that the other CTA stores, once all warps of this CTA have stored
-  // them.
+  // Cluster reduce: sends the sums of the groups that the other CTA stores, once all warps of this CTA have written
+  // them to shared memory.
   CUTLASS_DEVICE void send() const {
     barrier_wait(smem.sums_full, 0);
     cluster_wait();
@@ -121,8 +121,8 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
   source.barriers += fragments_a.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
   own_sums += lane() * 16;
   uint32_t phase = 0;
-  // The number of parts left, and that number when the warp sends: one part after the last one that the other CTA
-  // stores.
+  // `left` counts the parts that are left, and the warp sends when it is `left_sent`: one part after the last one that
+  // the other CTA stores.
   int left = static_cast<int>(reduce.order.parts);
   int const left_sent = static_cast<int>(rematerialize(sends ? reduce.order.parts - reduce.order.others - 1 : reduce.order.parts + 1));
   CUTLASS_PRAGMA_NO_UNROLL
@@ -133,7 +133,7 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
       mine.clear();
       // Phase 0 of stage 1 was A.
       barrier_wait(barriers + stage * 8, phase ^ stage);
-      // The next group overwrites the previous one in the ring, whose sums all lanes have kept.
+      // The next group overwrites the previous one in the ring, so all lanes must first have stored its sums.
       __syncwarp();
       if (stage == 1) {
         source.next();

@@ -25,8 +25,8 @@ struct SmallMRegsProducer {
   using V = SmallMRegs;
   Parameters const &p;
   SmallMRegsOrder const &order;
-  // The next part of the CTA, the index of the CTA's first part, and the rows of the part that is loaded: the index of
-  // their block of 128 rows, and the offset of the part's runs within each 32 rows of the block.
+  // The next part of the CTA, and the index of the CTA's first part. `block` and `row` locate the part that is loaded:
+  // its block of 128 rows, and the offset of its runs within each 32 rows of the block.
   unsigned part, first_part;
   int block, row;
   // The first block of 128 rows in SFB of this matrix.

@@ -36,7 +36,7 @@
 //   zeros, unused  kZeroBytes, kUnusedBytes  zeros for addresses of scalars; the target of prefetch copies
 //   barriers       (kWarps * kBarriers + 2) * 8  of each warp's stages, then sums_full, then exchange_full
 //
-// Pipeline of a warp, gi is its i-th group. One group is loaded while another is multiplied, and no more: the first
+// Pipeline of a warp. gi is its i-th group. One group is loaded while another is multiplied, and no more: the first
 // groups of all warps arrive at memory bandwidth.
 //   stage 0  |copy g0.................|mma g0|copy g2|mma g2|copy g4|
 //   stage 1  |copy A....|decode A|    |copy g1|mma g1|copy g3|mma g3|

@@ -53,8 +53,8 @@ struct TiledConsumer {
   }
   CUTLASS_DEVICE void read(uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const { read(ring, codes, scales); }
 
-  // Releases a stage of B. The caller has issued wgmma with a part of each read, which requires that all reads have
-  // completed. Every lane arrives: a single arrival would need __syncwarp, which the compiler drops where lanes do not
+  // Releases a stage of B. The caller has issued wgmma that use data of each read, so all reads have completed.
+  // Every lane arrives: a single arrival would need __syncwarp, which the compiler drops where lanes do not
   // diverge. See "Releasing a stage of B" in docs/internals/hopper-kernels.md.
   CUTLASS_DEVICE void release_b() { barrier_arrive(smem.empty_b(ring.stage)); }
 
@@ -131,7 +131,7 @@ CUTLASS_DEVICE void mainloop_block(TiledConsumer<V> &consumer, uint32_t const (&
   for (int step = 0; step < 8; ++step) {
     if (V::kByPanels && (step == 2 || step == 4)) {
       // The compiler hoists no decoding above this wait, which is a loop. The operands of later steps are thus decoded
-      // after it, while earlier wgmma execute. Step 2 waits for this reason, although panel 0 has arrived.
+      // after it, while earlier wgmma execute. Only for this reason does step 2 wait: panel 0 has already arrived.
       barrier_wait(consumer.smem.full_a(consumer.ring.stage, step / 4), consumer.ring.phase);
       wgmma_fence();
     }

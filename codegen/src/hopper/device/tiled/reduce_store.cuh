@@ -99,7 +99,7 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TiledSmem<V> const &smem, Work
   unsigned const thread = rematerialize(threadIdx.x), warp = thread / 32;
   int const each = V::kSlices >> p.cluster_bits;
   barrier_wait(smem.exchange_empty(), 0);
-  // A slice of the receiver has a buffer per sending CTA. In it each vector of all threads is contiguous.
+  // A slice of the receiver has a buffer per sending CTA. In it, vector i of all threads is contiguous.
   CUTLASS_PRAGMA_UNROLL
   for (int slice = 0; slice < V::kSlices; ++slice) {
     int const receiver = slice * p.cluster / V::kSlices, local = slice & (each - 1);
@@ -161,7 +161,7 @@ CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, floa
   }
 }
 
-// Returns the address of a thread's sums of a slice of a split. Each vector of all threads is contiguous.
+// Returns the address of a thread's sums of a slice of a split. Vector i of all threads is contiguous.
 template <class V>
 CUTLASS_DEVICE float *split_sums_at(Parameters const &p, int split, int slice) {
   return p.split_sums + (static_cast<int64_t>(split) * V::kSlices + slice) * (V::kSliceBytes / 4) +

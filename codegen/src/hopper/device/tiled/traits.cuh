@@ -133,7 +133,7 @@ struct Tiled {
   static constexpr int kBarrierBytes = 512;
   // Aligned to 1024 bytes, as the 128-byte swizzle of the panels requires.
   static constexpr int kShared = 1024 + kStages * (kABytes + kStageBytes) + kStagingBytes + kBarrierBytes;
-  // The loads of B that are issued at first. Each later one waits until the load kPrefetchStages before it has arrived.
+  // The loads of B that are issued at first. Later, load i is issued once load i - kPrefetchStages has arrived.
   // Otherwise A, from the same memory, would arrive only after all of them.
   static constexpr int kPrefetchStages = kPhases == 2 ? 4 : kTileM == 64 ? 3 : 2;
   static_assert(kShared <= 227 * 1024 && kStages >= kPrefetchStages && kSlices % kMaxCluster == 0 && kSlices % kPhases == 0);
