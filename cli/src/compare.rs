@@ -33,7 +33,7 @@ pub struct Comparison {
     pub moved_max_abs_err: f64,
     /// The mismatch with the largest difference.
     pub worst: Option<Mismatch>,
-    /// True if nothing is wrong but too few elements have a bound to call the tensors equal. `ok` is false then.
+    /// True if no element is wrong, but too few have a bound for the tensors to count as equal. Then `ok` is false.
     pub unbounded: bool,
     /// True if the tensors agree.
     pub ok: bool,

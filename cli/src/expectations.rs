@@ -91,7 +91,7 @@ fn is_on_device(ran: &Ran) -> bool {
 }
 
 impl<'a> Comparer<'a> {
-    /// Creates a comparer for a run of `planned` on `bound`, which are bound from `inputs`.
+    /// Creates a comparer for a run of `planned` on `bound`, which was bound from `inputs`.
     pub(crate) fn new(
         planned: &'a Planned,
         header: &'a Header,

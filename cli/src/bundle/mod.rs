@@ -62,7 +62,7 @@ struct About {
     fourfold: Version,
     /// The file that was replayed.
     file: String,
-    /// The segment of that file which the bundle's program is.
+    /// The segment of that file that the bundle's program consists of; `None` for the whole program.
     segment: Option<usize>,
     options: RunAs,
     inputs: Option<GivenInputs>,
@@ -204,7 +204,7 @@ impl Opened {
         let (Some(run), Some(path)) = (&self.about.recorded, self.sealed.path(OUTPUTS)) else {
             return Ok(None);
         };
-        // A module without inputs leaves every tensor as it was stored, by its name.
+        // With a module without inputs, every tensor is returned as stored, by name.
         let data = read_tensors(&path, &Module::new(""))?;
         let mut tensors = data.other;
         tensors.extend(data.expected.into_iter().map(|(name, tensor)| (format!("expected.{name}"), tensor)));

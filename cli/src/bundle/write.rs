@@ -144,7 +144,7 @@ fn write_run(
             kernels_only: planned_for.map_or(backend.claim, |backend| backend.claim()) == Claim::KernelsOnly,
             build_anyway: compile.build_anyway,
             debug,
-            // Tables that TOML cannot express were not read from TOML.
+            // Left out if TOML cannot express the tables, which were then not read from TOML either.
             dispatch: planned_for
                 .map_or(backend.dispatch.as_ref(), |backend| backend.dispatch())
                 .and_then(|tables| tables.to_text().ok()),

@@ -21,7 +21,7 @@ pub struct VerifyReport {
     pub emulated: bool,
     /// The reason why no kernel can run here.
     pub reason: Option<String>,
-    /// The number of planned kernel segments, counted once for each inputs of a program.
+    /// The number of planned kernel segments, counted once per set of inputs of a program.
     pub kernels: usize,
     /// The number of kernel segments that ran as a kernel.
     pub ran_kernels: usize,
@@ -107,7 +107,7 @@ pub struct VerifyRow {
     pub worst: Option<String>,
     /// The time of the kernel on the device, or of the segment on the CPU.
     pub seconds: Option<f64>,
-    /// True if nothing is wrong but too few elements have a bound to call the value right. `ok` is false then.
+    /// True if no element is wrong, but too few have a bound for the value to count as right. Then `ok` is false.
     #[serde(skip)]
     pub unbounded: bool,
     /// True if the rule is met and, for a run with NaN padding, the kernel ran.
@@ -217,7 +217,7 @@ impl VerifyRow {
     /// Returns the cells of the table.
     fn cells(&self) -> [String; 9] {
         let extents = self.extents.map_or(String::new(), |[l, m, n, k]| format!("{l}x{m}x{n}x{k}"));
-        // Seeds lose their word and files their folder.
+        // Shortens seeded inputs to rule and seed, and a data file to its name.
         let inputs =
             self.inputs.strip_prefix("seeded, rule ").unwrap_or(&self.inputs).replace(", seed ", " ");
         let inputs = inputs.rsplit('/').next().unwrap_or(&inputs).to_owned();

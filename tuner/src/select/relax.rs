@@ -78,8 +78,8 @@ impl Relaxed {
         order
     }
 
-    /// Excludes columns that cannot belong to a better choice: replacing the last of the best columns by them lowers
-    /// the bound to `known` or below.
+    /// Excludes each column that cannot belong to a better choice. Putting it in place of the lowest-scored of the best
+    /// `most` columns lowers the bound to `known` or below.
     fn exclude(&mut self, most: usize, known: f64) {
         let last = self.order().get(most.wrapping_sub(1)).map_or(0.0, |column| self.scores[*column]);
         for (column, may_gain) in self.may_gain.iter_mut().enumerate() {

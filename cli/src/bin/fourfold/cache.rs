@@ -245,7 +245,7 @@ fn line(entry: &EntryInfo) -> String {
     )
 }
 
-/// Returns the time since then as text.
+/// Returns the time elapsed since `time` as text.
 fn age(time: SystemTime) -> String {
     let seconds = SystemTime::now().duration_since(time).unwrap_or_default().as_secs();
     match seconds {

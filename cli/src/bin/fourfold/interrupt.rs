@@ -42,7 +42,7 @@ pub fn handle(json: bool) {
         }
         std::process::exit(EXIT_INTERRUPTED);
     };
-    // Without a handler, for lack of a thread, a signal ends the program at once. The next process cleans up
+    // If no thread can be started for the handler, a signal ends the program at once. The next process cleans up
     // after it.
     let _ = keep_ignored(|| ctrlc::set_handler(stop));
 }

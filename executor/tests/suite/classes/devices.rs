@@ -7,7 +7,7 @@ use crate::device::fixture::{Between, EMULATED, layers, story};
 use crate::device::placed::Placed;
 use crate::device::stand_in::{Counter, StandIn};
 
-/// TileKernels#30, CUTLASS 4.4.2. A kernel loaded on one GPU is neither launched on another nor in its context.
+/// TileKernels#30, CUTLASS 4.4.2. A kernel loaded on one GPU is launched neither on another GPU nor in its context.
 #[test]
 fn a_kernel_in_memory_is_not_reused_on_another_gpu() {
     let stand_in = StandIn::new();
@@ -17,7 +17,7 @@ fn a_kernel_in_memory_is_not_reused_on_another_gpu() {
     let of_second =
         layers(37, 64, Between::Nothing).with_kernel(0, &with("RELU")).with_kernel(1, &with("WORKSPACE=300"));
     let expected = of_first.expected("y");
-    // A thread of its own, whose host has the other device's context current.
+    // Runs in a thread of its own, on which the other device's context is current.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for turn in 0..6 {

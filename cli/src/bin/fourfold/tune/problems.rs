@@ -63,7 +63,7 @@ fn of_graph(graph: &Graph, beside: &Path) -> Result<Vec<Weighted>> {
             let [Some(l), Some(m), Some(n), Some(k)] = extents else {
                 bail!("{name}: an extent is too large for these symbols");
             };
-            // A B that all matrices of A share flattens the batch into M.
+            // If all matrices of A share one B, the batch is flattened into M.
             let problem = if kernel.b_batched { Problem { l, m, n, k } } else { Problem::new(l * m, n, k) };
             if l * m * n * k > 0 {
                 problems.push(Weighted { problem, weight: graph.weight });
