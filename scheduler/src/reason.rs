@@ -30,7 +30,7 @@ macro_rules! define_codes {
 define_codes! {
     /// The op is a plain `mma`, which never becomes a kernel.
     NotScaledMma = "not_scaled_mma",
-        "block-quantize both operands and multiply with scaled_mma, allow contract for a dequantized mma, or use the host's own GEMM";
+        "block-quantize both operands and multiply with scaled_mma, allow contract rules for a dequantized mma, or use the host's own GEMM";
     /// The op is not a `scaled_mma`, and it uses no result of a kernel.
     NoScaledMmaProducer = "no_scaled_mma_producer",
         "nothing to do: a kernel runs a scaled_mma and the elementwise ops, quantizations and reductions after it";

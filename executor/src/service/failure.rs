@@ -72,7 +72,8 @@ const fn lasting(code: &'static str, meaning: &'static str, remedy: &'static str
 
 const INSTALL: &str =
     "run `fourfold toolchain install`, or use --nvcc and --cutlass (FOURFOLD_NVCC, FOURFOLD_CUTLASS)";
-const REPORT: &str = "report the program and the compiler's log; until then the segment runs on the fallback";
+const REPORT: &str =
+    "report the program and the compiler's log; until it is fixed, the segment runs on the fallback";
 const FREE: &str = "free space there, or set FOURFOLD_CACHE_DIR or TMPDIR to a folder with more";
 
 /// Every failure code: of builds, of loading and of toolchains.

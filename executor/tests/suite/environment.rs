@@ -33,7 +33,7 @@ fn the_documentation_lists_every_variable() {
              - `SCCACHE_...`, `AWS_...`, `AZURE_...`, `GOOGLE_...`, `ACTIONS_...`, and `CCACHE_...` except the variables that\n  \
              name a compiler.\n";
     text += "\n`toolchain install` passes `PATH`, `HOME` and the variables below to python3 and its pip, and no\n\
-             others. Of pip's configuration files, it uses only the same settings: package indexes, network access and\n\
+             others. From pip's configuration files, it takes only settings for package indexes, network access and\n\
              certificates.\n\n";
     let names: Vec<String> = PIP_VARIABLES.iter().map(|name| format!("`{name}`")).collect();
     text += &format!("{}\n", names.join(", "));

@@ -96,8 +96,8 @@ pub struct Arguments {
 enum Command {
     /// Print the compiler and the CUTLASS in use, and where each was found
     #[command(after_help = "Example:\n  fourfold toolchain which --cutlass ~/src/cutlass\n\n\
-        Installs nothing. If the tools are known to build wrong kernels for some targets, others are used for these; \
-        --target shows them.\n\n\
+        Installs nothing. If these tools build wrong kernels for a target, Fourfold uses other tools for it; \
+        --target shows those.\n\n\
         Exit codes: 0 ok, 2 bad input, 3 no toolchain was found")]
     Which {
         #[command(flatten)]
