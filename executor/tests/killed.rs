@@ -1,13 +1,11 @@
 //! Kills builds at random points, as often as the second tier does.
 
-// Other tests use the rest of the fixture.
-#![allow(dead_code)]
-
 #[macro_use]
 #[path = "suite/test_name.rs"]
 mod test_name;
 #[path = "suite/service"]
 mod service {
+    #[allow(dead_code, reason = "other tests use the rest")]
     mod fixture;
     mod killed;
 }

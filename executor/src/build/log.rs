@@ -60,10 +60,8 @@ pub(super) struct LogReader {
     transient: Option<(Transient, String)>,
     /// True after a diagnostic about the source.
     has_diagnostic: bool,
-    /// The last non-empty line.
-    pub last_line: Option<String>,
-    /// The line before, unchanged.
-    previous: String,
+    /// The last non-empty line, verbatim; empty before the first.
+    last_line: String,
     /// The maximum of `ptxas -v` over all entry functions; `None` if nothing was reported.
     pub registers: Option<u32>,
     /// Named barriers.
@@ -79,16 +77,13 @@ pub(super) struct LogReader {
 impl LogReader {
     /// Processes the next line.
     pub(super) fn line(&mut self, line: &str) {
-        // Very long output is mostly one repeated line, which adds no information.
-        if line == self.previous {
-            return;
-        }
-        self.previous.clear();
-        self.previous.push_str(line);
         let text = line.trim();
-        if text.is_empty() {
+        // Very long output is mostly one repeated line, which adds no information.
+        if text.is_empty() || line == self.last_line {
             return;
         }
+        self.last_line.clear();
+        self.last_line.push_str(line);
         if reports_error(text) {
             self.has_diagnostic |= is_about_source(&text.to_lowercase());
             if self.first_error.is_none() {
@@ -99,14 +94,14 @@ impl LogReader {
         if self.transient.is_none() && !line.starts_with([' ', '\t']) {
             self.transient = Transient::said(text).map(|transient| (transient, excerpt(text)));
         }
-        self.last_line = Some(excerpt(text));
         self.resources(text);
     }
 
     /// The line to quote for a failure.
     pub(super) fn complaint(&self) -> Option<String> {
         let transient = self.transient.as_ref().map(|(_, line)| line.clone());
-        transient.or_else(|| self.first_error.clone()).or_else(|| self.last_line.clone())
+        let last_line = || (!self.last_line.is_empty()).then(|| excerpt(self.last_line.trim()));
+        transient.or_else(|| self.first_error.clone()).or_else(last_line)
     }
 
     /// Infers the cause. A transient failure takes precedence over earlier errors: a tool short of memory or disk
@@ -426,6 +421,8 @@ ptxas info    : Compile time = 415.715 ms
         assert_eq!(tail("short", 100), "short");
         assert_eq!(tail("größer", 4), "ößer");
         assert_eq!(read("a\nb\n\n  \n").complaint().as_deref(), Some("b"));
+        assert_eq!(read("b\na\na\n").complaint().as_deref(), Some("a"));
+        assert_eq!(read("a\na\nout of memory\na\n").cause(), ToolCause::Transient(Transient::OutOfMemory));
         assert_eq!(read("a: error: x\nb\n").complaint().as_deref(), Some("a: error: x"));
         assert_eq!(read("\n").complaint(), None);
     }
