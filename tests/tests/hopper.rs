@@ -4,10 +4,11 @@
 //! Only a GPU can show that instructions behave as simulated here, and that memory accesses which no barrier orders
 //! are ordered.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fourfold::codegen::cutlass::CutlassVersion;
@@ -135,6 +136,12 @@ struct Launch {
     left_slabs: u32,
 }
 
+/// A compiled simulation of a kernel with these tiles.
+struct Simulation {
+    program: PathBuf,
+    tiles: Vec<Tile>,
+}
+
 impl Program {
     fn with(&self, [l, m, n, k]: [u64; 4]) -> String {
         let scales = if self.block == 16 { "f8E4M3FN, blocked" } else { "f8E8M0FNU, blocked" };
@@ -156,8 +163,8 @@ impl Program {
         TILES.into_iter().filter(held).collect()
     }
 
-    /// Returns the specification of the kernel with all tiles.
-    fn spec(&self) -> ScaledMmaSpec {
+    /// Returns the specification of the kernel with the given tiles.
+    fn spec(&self, tiles: &[Tile]) -> ScaledMmaSpec {
         let (program, _) = fourfold::ir::load(&self.with([2, 0, 96, 192]))
             .unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let planned = backend(TARGET).expect("a target").plan(program);
@@ -166,24 +173,19 @@ impl Program {
         let KernelSpec::ScaledMma(spec) = kernels.remove(0).spec else { panic!("a kernel that multiplies") };
         assert_eq!(spec.signature(), self.signature);
         let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
-        let all = Configuration { variants: self.tiles(), ..configuration.clone() };
-        ScaledMmaSpec { configuration: all.into(), ..spec }
+        let given = Configuration { variants: tiles.to_vec(), ..configuration.clone() };
+        ScaledMmaSpec { configuration: given.into(), ..spec }
     }
 
-    /// Compiles the simulation, with an optional change of the kernel's text.
-    fn build(&self, name: &str, change: Option<(&str, &str)>) -> PathBuf {
+    /// Compiles the simulation of a kernel with the given tiles and an optional change of its text.
+    fn build(&self, name: &str, tiles: Vec<Tile>, change: Option<(&str, &str)>) -> Simulation {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hopper");
         std::fs::create_dir_all(&folder).expect("the folder can be made");
-        let mut device = without(KERNEL, INSTRUCTIONS, "");
-        device = without(&device, CONVERT, CONVERTED);
-        for instruction in WITHOUT_EFFECT {
-            device = without(&device, instruction, "");
-        }
-        assert!(!device.contains("asm(") && !device.contains("asm "), "an instruction that is not simulated");
+        let mut device = device_text();
         if let Some((what, by)) = change {
             device = without(&device, what, by);
         }
-        let source = without(&self.spec().emit().text, HEAD, "");
+        let source = without(&self.spec(&tiles).emit().text, HEAD, "");
         let source = without(&source, KERNEL, &device);
         let kernel = between(&source, "namespace fourfold {\n", "}  // namespace fourfold\n");
         let pieces = [
@@ -198,7 +200,7 @@ impl Program {
         let variant = |(index, Tile { m, n }): (usize, Tile)| {
             format!("    case {index}: run_variant<{m}, {n}>(parameters, plan); break;")
         };
-        let variants: Vec<String> = self.tiles().into_iter().enumerate().map(variant).collect();
+        let variants: Vec<String> = tiles.iter().copied().enumerate().map(variant).collect();
         let text = SIMULATION
             .replace("HEAD\n", HEAD)
             .replace("PIECES", &pieces.join("\n"))
@@ -212,7 +214,6 @@ impl Program {
         compiler.args([
             "-std=c++17",
             "-O1",
-            "-g",
             "-ffp-contract=off",
             "-fno-strict-aliasing",
             "-fpermissive",
@@ -223,15 +224,15 @@ impl Program {
         }
         let compiled = compiler.arg("-o").args([&program, &file]).output().expect("g++ starts");
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        program
+        Simulation { program, tiles }
     }
 
     /// Runs a case and compares every output with the interpreter's. The tile is the given one, or the table selects
     /// it. Returns the launch.
-    fn check(&self, simulation: &Path, case: Case, tile: Option<Tile>, seed: u64) -> Launch {
+    fn check(&self, simulation: &Simulation, case: Case, tile: Option<Tile>, seed: u64) -> Launch {
         let [l, m, n, k, sms] = case;
         let name = format!("{} {case:?} {tile:?} seed={seed}", self.name);
-        let position = |tile| self.tiles().iter().position(|held| *held == tile).expect("it is held");
+        let position = |tile| simulation.tiles.iter().position(|held| *held == tile).expect("it is held");
         let variant = tile.map_or(u64::MAX, |tile| position(tile) as u64);
         let numbers = [l, m, n, k, sms, seed, variant];
         let (program, _) = fourfold::ir::load(&self.with([l, m, n, k]))
@@ -278,7 +279,7 @@ impl Program {
 
     fn run(
         &self,
-        simulation: &Path,
+        simulation: &Simulation,
         name: &str,
         numbers: [u64; 7],
         tensors: &HashMap<String, Tensor>,
@@ -302,7 +303,7 @@ impl Program {
             input.extend((output.bytes().len() as u64).to_ne_bytes());
             input.extend(u64::from(*fill).to_ne_bytes());
         }
-        let mut child = Command::new(simulation)
+        let mut child = Command::new(&simulation.program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -315,6 +316,17 @@ impl Program {
         assert!(output.status.success(), "{name}: {:?} {said}", output.status);
         output.stdout
     }
+}
+
+/// Returns the device functions, without the instructions that C++ does not have.
+fn device_text() -> String {
+    let mut device = without(KERNEL, INSTRUCTIONS, "");
+    device = without(&device, CONVERT, CONVERTED);
+    for instruction in WITHOUT_EFFECT {
+        device = without(&device, instruction, "");
+    }
+    assert!(!device.contains("asm(") && !device.contains("asm "), "an instruction that is not simulated");
+    device
 }
 
 /// Replaces `what`, which the text must have exactly once.
@@ -409,7 +421,7 @@ fn cases(program: &Program) -> Vec<Case> {
 }
 
 fn check_all(program: &Program) {
-    let simulation = program.build(program.name, None);
+    let simulation = program.build(program.name, program.tiles(), None);
     let mut met = BTreeSet::new();
     for (seed, case) in cases(program).into_iter().enumerate() {
         let mut check = |tile| met.insert(program.check(&simulation, case, tile, seed as u64));
@@ -586,7 +598,7 @@ fn what_is_wrong_is_found() {
             regs,
         ),
         ("scales + place * V::kSfbRoom", "scales", regs),
-        ("kept.\n      __syncwarp();", "kept.", regs),
+        ("__syncwarp();\n      if (stage == 1) {", "if (stage == 1) {", regs),
         // Other parts, other rows, their scales, and SFA of another chunk.
         ("part + 1 == parts ? 0 : part + 1", "part + 1", regs),
         ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", regs),
@@ -613,31 +625,53 @@ fn what_is_wrong_is_found() {
         .into_iter()
         .chain(of_blocks.map(|fault| (&PROGRAMS[2], fault)))
         .collect();
-    let find = |index: usize, program: &Program, (what, by, case): (&str, &str, Case)| {
-        let simulation = program.build(&format!("wrong_{index}"), Some((what, by)));
-        let tiles = match case[1] {
-            0..=8 | 16 => vec![Tile::new(case[1] as u32, 128)],
-            257.. => vec![Tile::new(256, 128)],
-            _ => several.to_vec(),
-        };
-        let fails =
-            |tile, seed| std::panic::catch_unwind(|| program.check(&simulation, case, tile, seed)).is_err();
-        let found = tiles.into_iter().any(|tile| (0..64).any(|seed| fails(Some(tile), seed)));
-        assert!(found, "{what} -> {by}");
+    // All faults must apply before the first is compiled.
+    let device = device_text();
+    for (_, (what, by, _)) in &all {
+        without(&device, what, by);
+    }
+    let tiles = |case: Case| match case[1] {
+        0..=8 | 16 => vec![Tile::new(case[1] as u32, 128)],
+        257.. => vec![Tile::new(256, 128)],
+        _ => several.to_vec(),
+    };
+    // Without a fault, each case passes.
+    let mut faultless: BTreeMap<_, BTreeMap<Case, &Program>> = BTreeMap::new();
+    for (program, (.., case)) in &all {
+        faultless.entry((program.name, tiles(*case))).or_default().insert(*case, program);
+    }
+    for ((name, tiles), cases) in faultless {
+        let program = cases.values().next().expect("a case");
+        let simulation = program.build(&format!("{name}_faultless"), tiles, None);
+        for (case, program) in cases {
+            for tile in &simulation.tiles {
+                program.check(&simulation, case, Some(*tile), 0);
+            }
+        }
+    }
+    let is_found = |index: usize, program: &Program, (what, by, case): (&str, &str, Case)| {
+        tiles(case).into_iter().any(|tile| {
+            let simulation = program.build(&format!("wrong_{index}"), vec![tile], Some((what, by)));
+            let check = |seed| program.check(&simulation, case, Some(tile), seed);
+            (0..64).any(|seed| std::panic::catch_unwind(|| check(seed)).is_err())
+        })
     };
     // Each takes some seconds, most of them for the compiler.
-    let next = AtomicUsize::new(0);
+    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((program, fault)) = all.get(index) else { break };
-                    find(index, program, *fault);
+                    if !is_found(index, program, *fault) {
+                        missed.lock().expect("no thread panics with it").push(fault);
+                    }
                 }
             });
         }
     });
+    assert_eq!(missed.into_inner().expect("no thread panicked with it"), [] as [&(&str, &str, Case); 0]);
 }
 
 /// A decoded code times its scale is exact up to a power of two, and each of eight codes has its own position.
@@ -645,10 +679,8 @@ fn what_is_wrong_is_found() {
 fn every_code_is_decoded_exactly_with_every_scale() {
     for (program, format) in [(&PROGRAMS[0], ElementType::F8E4M3FN), (&PROGRAMS[1], ElementType::F8E8M0FNU)] {
         let is_mx = format == ElementType::F8E8M0FNU;
-        let output = Command::new(program.build(&format!("{}_decoded", program.name), None))
-            .arg("decode")
-            .output()
-            .expect("the program starts");
+        let simulation = program.build(&format!("{}_decoded", program.name), vec![TILES[0]], None);
+        let output = Command::new(simulation.program).arg("decode").output().expect("the program starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let halves: Vec<u16> =
             output.stdout.as_chunks().0.iter().map(|half| u16::from_ne_bytes(*half)).collect();
