@@ -15,7 +15,7 @@
 //! [[table.rule]]
 //! when = { m = { max = 128 }, n = { multiple_of = 64 }, tiles = { of = [128, 128], at_most = 147 } }
 //! kernel = { tile = [128, 64, 256] }
-//! why = "{tiles} tiles of 128x128 leave some of 148 SMs idle, so tile N is 64"
+//! why = "128x128 tiles would occupy {tiles} of 148 SMs, so tile N is 64"
 //!
 //! [table.default]
 //! kernel = { tile = [128, 128, 256] }
