@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use fourfold_codegen::cutlass::CutlassVersion;
-use fourfold_codegen::{EMULATOR, KernelSource, KernelSpec, emulate, specify, target};
+use fourfold_codegen::{EMULATOR, KernelSource, KernelSpec, emulate, rewrite_ptx, specify, target};
 use fourfold_executor::cache::CacheKey;
 use fourfold_executor::service::{
     CompileService, Event, Failure, Outcome, Request, ServiceOptions, build_slots,
 };
 use fourfold_executor::toolchain::Toolchain;
-use fourfold_executor::{Artifact, BuildInput, BuildOptions, Cancel, DumpedKernel, spawn_workers};
+use fourfold_executor::{
+    Artifact, BuildInput, BuildOptions, Cancel, DumpedKernel, Translation, spawn_workers,
+};
 
 use crate::backend::Planned;
 use crate::compile_options::CompileOptions;
@@ -209,6 +211,11 @@ pub fn build_input(source: &KernelSource) -> BuildInput<'_> {
         opcode: source.opcode,
         // Unset: an epilogue's own tiles may displace a stage, so the count is read back and reported.
         stages: None,
+        translation: source.translation.map(|translation| Translation {
+            from: translation.from,
+            version: translation.version,
+            translate: |kernel, library| rewrite_ptx(kernel, library).map_err(|error| error.to_string()),
+        }),
     }
 }
 

@@ -153,6 +153,7 @@ fn insert(cache: &Cache, size: usize) -> Result<CacheKey, Box<dyn std::error::Er
         architecture: "100a",
         opcode: "UTCOMMA",
         stages: None,
+        translation: None,
     };
     let (nvcc, cuobjdump) = (stand_ins.join("nvcc.sh"), stand_ins.join("cuobjdump.sh"));
     let tools = BuildTools {

@@ -131,6 +131,7 @@ fn ours(source: &KernelSource, toolchain: &Toolchain) -> Result<Sample, Box<dyn 
         architecture: source.architecture,
         opcode: source.opcode,
         stages: None,
+        translation: None,
     };
     let before = processor_time()?;
     let artifact = build(&input, &tools, &BuildOptions::default())?;

@@ -80,6 +80,7 @@ pub(crate) fn emit(spec: &ScaledMmaSpec) -> KernelSource {
         architecture,
         opcode,
         prelude: None,
+        translation: None,
         hash,
     }
 }

@@ -1,14 +1,20 @@
-//! Emulation: sm_120 kernels on a Hopper GPU, from the same source, with a prelude that replaces missing
-//! instructions.
+//! Emulation: sm_120 and sm_100 kernels on a Hopper GPU, from the same source.
+//!
+//! A prelude precedes the source. For sm_120 it replaces the missing instructions in C++. Kernels for sm_100 keep
+//! accumulators in tensor memory, which Hopper lacks: they are compiled for their own target to PTX, in which calls
+//! replace instructions. See `docs/internals/emulation.md`.
 
 use std::sync::LazyLock;
 
 use crate::block_quantize;
 use crate::cutlass::HEAD;
-use crate::source::{KernelKind, KernelSource};
+use crate::source::{KernelKind, KernelSource, Translation};
 
 /// The targets whose kernels can be emulated.
-pub const EMULATED_TARGETS: [&str; 2] = ["sm_120a", "sm_121a"];
+pub const EMULATED_TARGETS: [&str; 4] = ["sm_120a", "sm_121a", "sm_100a", "sm_103a"];
+
+/// The targets among them whose kernels use tensor memory.
+const WITH_TENSOR_MEMORY: [&str; 2] = ["sm_100a", "sm_103a"];
 
 /// The target of the emulating GPU.
 pub const EMULATOR: &str = "sm_90a";
@@ -18,26 +24,53 @@ pub const EMULATOR: &str = "sm_90a";
 static PRELUDE: LazyLock<String> =
     LazyLock::new(|| format!("{HEAD}\n{}", include_str!("cutlass/emulation.cuh")));
 
+/// Replaces the 4-bit TMA type and the tensor copies of CTA pairs, and reads faults. With `FOURFOLD_LIBRARY` it is
+/// instead the functions that rewritten instructions call.
+static TENSOR_MEMORY: LazyLock<String> = LazyLock::new(|| {
+    let state = include_str!("emulation/tensor_memory/state.cuh");
+    let library = [
+        state,
+        include_str!("emulation/tensor_memory/device.cuh"),
+        include_str!("emulation/tensor_memory/mma.cuh"),
+        include_str!("emulation/tensor_memory/functions.cuh"),
+    ];
+    let prelude = [
+        HEAD,
+        include_str!("emulation/tensor_memory/prelude.cuh"),
+        state,
+        include_str!("emulation/tensor_memory/host.cuh"),
+    ];
+    format!("#ifdef FOURFOLD_LIBRARY\n{}\n#else\n{}\n#endif\n", library.join("\n"), prelude.join("\n"))
+});
+
 /// The SASS name of the integer dot product that replaces the MMA instruction.
 const DOT_PRODUCT: &str = "IDP.4A";
+
+/// The version of the rewriting of PTX, for cache keys. Raise it whenever its result changes.
+const TRANSLATION: u32 = 1;
 
 /// A kernel without an MMA only needs to know that it is emulated: it then converts to e2m1 in software.
 const WITHOUT_PRODUCT: &str = "#define FOURFOLD_EMULATED 1\n";
 
-/// Returns the same kernel for a Hopper GPU: the text is unchanged, and a prelude precedes it. `None` for a
-/// kernel of another family, which keeps accumulators in tensor memory.
+/// Returns the same kernel for a Hopper GPU: the text is unchanged, and a prelude precedes it. `None` for a kernel of
+/// another target.
 ///
 /// An emulated run proves layouts, descriptors, pipelines, epilogue and arguments. It does not prove the MMA
 /// instruction, the 4-bit TMA type, or the hardware's order of accumulation.
 pub fn emulate(source: &KernelSource) -> Option<KernelSource> {
-    let (opcode, prelude) = match source.kind {
-        KernelKind::ScaledMma => (DOT_PRODUCT, PRELUDE.as_str()),
-        KernelKind::BlockQuantize => (block_quantize::STORE, WITHOUT_PRODUCT),
+    let translation = Translation { from: source.architecture, version: TRANSLATION };
+    let (opcode, prelude, translation) = match source.kind {
+        KernelKind::ScaledMma if WITH_TENSOR_MEMORY.contains(&source.target) => {
+            (DOT_PRODUCT, TENSOR_MEMORY.as_str(), Some(translation))
+        }
+        KernelKind::ScaledMma => (DOT_PRODUCT, PRELUDE.as_str(), None),
+        KernelKind::BlockQuantize => (block_quantize::STORE, WITHOUT_PRODUCT, None),
     };
     EMULATED_TARGETS.contains(&source.target).then(|| KernelSource {
         architecture: EMULATOR.trim_start_matches("sm_"),
         opcode,
         prelude: Some(prelude),
+        translation,
         ..source.clone()
     })
 }

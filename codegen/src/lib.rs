@@ -59,7 +59,7 @@ pub use epilogue::{
 pub use extents::Extents;
 pub use source::{
     ABI_VERSION, Interface, KernelKind, KernelSource, MAX_EXTENTS, MAX_OPERANDS, MAX_OUTPUTS, MAX_SCALARS,
-    Role,
+    Role, Translation,
 };
 pub use spec::{KernelSpec, ScaledMmaSpec};
 pub use specify::specify;

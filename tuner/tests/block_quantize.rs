@@ -366,6 +366,7 @@ fn built(toolchain: &Toolchain, source: &KernelSource) -> Artifact {
         architecture: source.architecture,
         opcode: source.opcode,
         stages: None,
+        translation: None,
     };
     let tools = BuildTools {
         nvcc: &toolchain.nvcc,

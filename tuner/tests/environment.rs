@@ -53,6 +53,7 @@ fn request(service: &CompileService, source: &KernelSource) -> Request {
         architecture: source.architecture,
         opcode: source.opcode,
         stages: None,
+        translation: None,
     })
 }
 

@@ -80,6 +80,7 @@ fn insert(cache: &Cache, number: u32) {
         architecture: "100a",
         opcode: "UTCOMMA",
         stages: None,
+        translation: None,
     };
     let cuobjdump = stand_ins.join("cuobjdump.sh");
     let tools = BuildTools {

@@ -61,6 +61,16 @@ pub enum KernelKind {
     BlockQuantize,
 }
 
+/// The device code is compiled to PTX for another architecture, rewritten by
+/// [`rewrite_ptx`](crate::rewrite_ptx), and assembled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Translation {
+    /// The architecture that the compiler targets: `100a`.
+    pub from: &'static str,
+    /// The version of the rewriting, for cache keys.
+    pub version: u32,
+}
+
 /// The source of one kernel. Equal specifications give equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSource {
@@ -79,6 +89,8 @@ pub struct KernelSource {
     pub opcode: &'static str,
     /// The text that the compiler reads before the source; see [`emulate`](crate::emulate).
     pub prelude: Option<&'static str>,
+    /// How the device code gets to [`architecture`](KernelSource::architecture); `None` if the compiler targets it.
+    pub translation: Option<Translation>,
     /// A hash of the text, excluding the hash itself.
     pub hash: String,
 }

@@ -66,6 +66,7 @@ pub(crate) fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSou
         architecture: target.name.trim_start_matches("sm_"),
         opcode,
         prelude: None,
+        translation: None,
         hash,
     }
 }

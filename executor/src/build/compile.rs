@@ -49,7 +49,7 @@ pub const FLAGS: [&str; 11] = [
 ];
 
 /// The seed of the compiler's unique names. Each library has one source, so they cannot clash.
-const SEED: &str = "-frandom-seed=fourfold";
+pub(super) const SEED: &str = "-frandom-seed=fourfold";
 
 /// The linker's version script, which exports only the interface.
 const EXPORTS: &str = "exports.map";
@@ -95,7 +95,7 @@ const LINK_FLAGS: [&str; 5] = [
 
 /// The source as passed to nvcc: an empty file that includes it. nvcc pastes the real path of its input into shell
 /// commands and into internal names; `/dev/null` is the same everywhere.
-const INCLUDED: [&str; 4] = ["-include", SOURCE, "-x=cu", "/dev/null"];
+pub(super) const INCLUDED: [&str; 4] = ["-include", SOURCE, "-x=cu", "/dev/null"];
 
 /// An object that holds the fatbin in the section where CUDA's tools look for it.
 const IMAGE_TEXT: &str = r#"__asm__(
@@ -109,7 +109,7 @@ const IMAGE_TEXT: &str = r#"__asm__(
 "#;
 
 const IMAGE: &str = "image.cpp";
-const BINARY: &str = "kernel.fatbin";
+pub(super) const BINARY: &str = "kernel.fatbin";
 const HOST_OBJECT: &str = "host.o";
 
 /// The object file that a launcher compiles to.
@@ -147,7 +147,11 @@ pub(super) struct Compiled {
 pub fn semantic_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<String> {
     let mut flags: Vec<String> = FLAGS.map(str::to_owned).into();
     flags.extend(pass_flags(input, options));
-    flags.push(gencode(input));
+    flags.push(gencode(input.architecture));
+    if let Some(translation) = &input.translation {
+        // No option of the compiler: it only enters the key.
+        flags.push(format!("translate={},{}", translation.from, translation.version));
+    }
     flags
 }
 
@@ -180,6 +184,10 @@ pub(super) fn compile(
         folder,
         started: Instant::now(),
     };
+    // A whole compilation would leave out the translation.
+    if let Some(translation) = &input.translation {
+        return compiler.translated(translation);
+    }
     // A launcher handles a compiler, not its parts.
     if let Some(launcher) = &options.launcher {
         return compiler.launched(launcher);
@@ -199,31 +207,30 @@ pub(super) fn compile(
 }
 
 /// The flags that both passes share.
-fn pass_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<String> {
+pub(super) fn pass_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<String> {
     let debug = DEBUG_FLAGS.iter().filter(|_| options.debug);
     let prelude = ["-include", PRELUDE];
     debug.chain(prelude.iter().filter(|_| input.prelude.is_some())).map(|flag| (*flag).to_owned()).collect()
 }
 
-fn gencode(input: &BuildInput<'_>) -> String {
-    let architecture = input.architecture;
+pub(super) fn gencode(architecture: &str) -> String {
     format!("-gencode=arch=compute_{architecture},code=sm_{architecture}")
 }
 
-type Outcome = Result<(ToolRun, LogReader), BuildError>;
+pub(super) type Outcome = Result<(ToolRun, LogReader), BuildError>;
 
 /// One source with its compiler.
-struct Compiler<'a> {
+pub(super) struct Compiler<'a> {
     nvcc: &'a Path,
     /// The compiler and its arguments, all by relative names.
     program: PathBuf,
     host: Vec<OsString>,
-    include: Vec<OsString>,
+    pub(super) include: Vec<OsString>,
     libraries: Vec<OsString>,
-    input: &'a BuildInput<'a>,
+    pub(super) input: &'a BuildInput<'a>,
     environment: &'a ToolEnvironment,
-    options: &'a BuildOptions,
-    folder: &'a Path,
+    pub(super) options: &'a BuildOptions,
+    pub(super) folder: &'a Path,
     started: Instant,
 }
 
@@ -264,16 +271,25 @@ impl Compiler<'_> {
 
     /// Compiles device and host code concurrently, then links.
     fn passes(&self) -> Result<Compiled, BuildError> {
-        fs::write(self.folder.join(IMAGE), IMAGE_TEXT).map_err(disk("write the source"))?;
         let flags = pass_flags(self.input, self.options);
         let mut device = self.command();
-        device.args(DEVICE_FLAGS).arg(gencode(self.input)).args(&flags).args(["--time", TIMES]);
+        device.args(DEVICE_FLAGS).arg(gencode(self.input.architecture)).args(&flags).args(["--time", TIMES]);
         device.args(&self.include).args(["-o", BINARY]).args(INCLUDED);
+        self.with_host(&flags, |stop| self.run(&mut device, Some(stop)))
+    }
+
+    /// Compiles the host code while `device` makes the fatbin, then links both.
+    pub(super) fn with_host(
+        &self,
+        flags: &[String],
+        device: impl FnOnce(&Cancel) -> Outcome + Send,
+    ) -> Result<Compiled, BuildError> {
+        fs::write(self.folder.join(IMAGE), IMAGE_TEXT).map_err(disk("write the source"))?;
         let mut host = self.command();
         // Line information applies to device code only.
         host.args(HOST_FLAGS).args(flags.iter().filter(|flag| *flag != "-lineinfo"));
         host.args(&self.include).args(["-o", HOST_OBJECT, SOURCE]);
-        let (device, host) = self.side_by_side(&mut device, &mut host);
+        let (device, host) = self.side_by_side(device, |stop| self.run(&mut host, Some(stop)));
         let ((device, host), (mut run, reader)) = match (device, host) {
             (Ok(device), Ok((host, _))) => ((device.0.seconds, host), device),
             // The pass that failed has cancelled the other.
@@ -296,12 +312,17 @@ impl Compiler<'_> {
         Ok(Compiled { run, reader, phases })
     }
 
-    /// Runs two commands concurrently. A failure cancels the other.
-    fn side_by_side(&self, first: &mut Command, second: &mut Command) -> (Outcome, Outcome) {
+    /// Runs two passes concurrently. A failure cancels the other.
+    fn side_by_side<'s>(
+        &self,
+        first: impl FnOnce(&Cancel) -> Outcome + Send + 's,
+        second: impl FnOnce(&Cancel) -> Outcome + Send + 's,
+    ) -> (Outcome, Outcome) {
         const POLL: Duration = Duration::from_millis(10);
+        type Pass<'s> = Box<dyn FnOnce(&Cancel) -> Outcome + Send + 's>;
         let stop = Cancel::new();
-        let run = |command: &mut Command| {
-            let outcome = self.run(command, Some(&stop));
+        let run = |pass: Pass<'s>| {
+            let outcome = pass(&stop);
             if outcome.is_err() {
                 stop.cancel();
             }
@@ -309,8 +330,10 @@ impl Compiler<'_> {
         };
         let no_thread = |source| Err(BuildError::Spawn { tool: "build thread", source });
         thread::scope(|scope| {
-            let threads = [first, second]
-                .map(|command| parallel::thread_of("build step")?.spawn_scoped(scope, || run(command)));
+            let passes: [Pass<'s>; 2] = [Box::new(first), Box::new(second)];
+            let run = &run;
+            let threads =
+                passes.map(|pass| parallel::thread_of("build step")?.spawn_scoped(scope, move || run(pass)));
             if threads.iter().any(Result::is_err) {
                 stop.cancel();
             }
@@ -329,7 +352,7 @@ impl Compiler<'_> {
     }
 
     /// The compiler command without a task.
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         self.environment.apply(&mut command, self.folder, &[]);
         command.args(&self.host);
@@ -341,7 +364,7 @@ impl Compiler<'_> {
     }
 
     /// Runs the compiler until it ends or reaches the time limit.
-    fn run(&self, command: &mut Command, cancel: Option<&Cancel>) -> Outcome {
+    pub(super) fn run(&self, command: &mut Command, cancel: Option<&Cancel>) -> Outcome {
         self.run_as(command, cancel, ("nvcc", self.nvcc))
     }
 
@@ -423,6 +446,7 @@ mod tests {
             architecture: "120a",
             opcode: "OMMA",
             stages: None,
+            translation: None,
         };
         let plain = BuildOptions { launcher: Some("sccache".into()), ..BuildOptions::default() };
         let debug = BuildOptions { debug: true, ..BuildOptions::default() };
@@ -430,7 +454,11 @@ mod tests {
         assert_eq!(flags, semantic_flags(&input, &BuildOptions::default()));
         assert_eq!(flags.last().unwrap(), "-gencode=arch=compute_120a,code=sm_120a");
         let emulated = BuildInput { prelude: Some("x"), architecture: "90a", ..input };
+        let translate: fn(&str, &str) -> Result<String, String> = |kernel, _| Ok(kernel.to_owned());
+        let translation = |version| Some(super::super::Translation { from: "100a", version, translate });
         let all = [
+            semantic_flags(&BuildInput { translation: translation(1), ..emulated }, &plain),
+            semantic_flags(&BuildInput { translation: translation(2), ..emulated }, &plain),
             flags,
             semantic_flags(&input, &debug),
             semantic_flags(&emulated, &plain),

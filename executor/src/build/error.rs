@@ -120,6 +120,14 @@ pub enum BuildError {
         /// The compiler's complete output.
         log: String,
     },
+    /// The translation of an emulated kernel does not understand an instruction.
+    #[error("the kernel cannot be emulated: {error}")]
+    Translate {
+        /// The instruction, and what about it is unknown.
+        error: String,
+        /// The compiler's complete output.
+        log: String,
+    },
     /// An emulated kernel contains traps, which would stop it at run time.
     #[error("the built kernel contains {count} traps, so some of its instructions are not emulated")]
     Traps {
@@ -182,7 +190,7 @@ impl BuildError {
                 failed_code(first_error, *cause, "inspect_error")
             }
             BuildError::Census { .. } => "no_mma",
-            BuildError::Traps { .. } => "not_emulated",
+            BuildError::Translate { .. } | BuildError::Traps { .. } => "not_emulated",
             BuildError::Disagrees { .. } => "metadata_mismatch",
             BuildError::Load { source, .. } => source.code(),
             BuildError::Disk { source, .. } => Transient::of(source).map_or("disk", Transient::code),
@@ -200,9 +208,10 @@ impl BuildError {
             BuildError::Cancelled { .. } => BuildFault::Caller,
             BuildError::Signal { signal: SIGKILL, .. } => BuildFault::ResourceLimit,
             BuildError::Signal { .. } => BuildFault::Toolchain,
-            BuildError::Census { .. } | BuildError::Traps { .. } | BuildError::Disagrees { .. } => {
-                BuildFault::OurBug
-            }
+            BuildError::Census { .. }
+            | BuildError::Translate { .. }
+            | BuildError::Traps { .. }
+            | BuildError::Disagrees { .. } => BuildFault::OurBug,
             BuildError::Load { source, .. } if source.is_our_bug() => BuildFault::OurBug,
             BuildError::Load { source, .. } => match (source.transient(), source) {
                 (Some(transient), _) => transient.fault(),
@@ -223,6 +232,7 @@ impl BuildError {
             BuildError::Compile { cause, .. } | BuildError::Inspect { cause, .. } => cause.is_lasting(),
             BuildError::NothingWritten { .. }
             | BuildError::Census { .. }
+            | BuildError::Translate { .. }
             | BuildError::Traps { .. }
             | BuildError::Disagrees { .. } => true,
             BuildError::Load { source, .. } => source.is_our_bug(),
@@ -264,6 +274,7 @@ impl BuildError {
             | BuildError::NothingWritten { log, .. }
             | BuildError::Inspect { log, .. }
             | BuildError::Census { log, .. }
+            | BuildError::Translate { log, .. }
             | BuildError::Traps { log, .. }
             | BuildError::Disagrees { log, .. }
             | BuildError::Load { log, .. } => Some(log),

@@ -17,6 +17,7 @@ mod error;
 mod folder;
 mod links;
 mod log;
+mod translated;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -57,6 +58,22 @@ pub struct BuildInput<'a> {
     pub opcode: &'a str,
     /// The pipeline stages required in the binary, if planned.
     pub stages: Option<u32>,
+    /// How the device code is translated to another architecture. Needs a prelude.
+    pub translation: Option<Translation>,
+}
+
+/// The translation of device code: the source is compiled to PTX for one architecture, and the PTX is rewritten and
+/// assembled for [`BuildInput::architecture`]. Enters the cache key, but for the function.
+#[derive(Clone, Copy, Debug)]
+pub struct Translation {
+    /// The architecture that the source is compiled for, such as `100a`.
+    pub from: &'static str,
+    /// The version of the function. Raise it whenever the function's result changes.
+    pub version: u32,
+    /// Rewrites the kernel's PTX. The second argument is the PTX of the prelude, compiled for
+    /// [`BuildInput::architecture`] with the macro `FOURFOLD_LIBRARY`: functions that rewritten instructions call. An
+    /// error says which instruction is not understood.
+    pub translate: fn(kernel: &str, library: &str) -> Result<String, String>,
 }
 
 /// The programs and files that a build uses.

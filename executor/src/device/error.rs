@@ -55,6 +55,12 @@ pub enum DeviceError {
         /// The kernel's status.
         status: Status,
     },
+    /// The emulation of a kernel found an instruction that its target does not allow, or a wait that does not end.
+    #[error("the emulated kernel is wrong: {}", .status.message)]
+    Emulation {
+        /// The fault.
+        status: Status,
+    },
     /// A driver call, or earlier asynchronous work, failed.
     #[error("{call} failed: {name} ({code}): {message}")]
     Cuda {
@@ -103,6 +109,7 @@ impl DeviceError {
             DeviceError::Range { .. }
             | DeviceError::OtherDevice { .. }
             | DeviceError::Launch { .. }
+            | DeviceError::Emulation { .. }
             | DeviceError::Cuda { .. } => "device_error",
         }
     }
@@ -120,6 +127,9 @@ impl DeviceError {
             DeviceError::OutOfMemory { .. } => "free device memory, or run a smaller batch",
             DeviceError::Range { .. } => "keep the range within the buffer",
             DeviceError::OtherDevice { .. } => "use buffers, streams and kernels only with their own device",
+            DeviceError::Emulation { .. } => {
+                "report the program: `docs/internals/emulation.md` lists the faults"
+            }
             _ if self.is_sticky() => "restart the process; run with `locate` to find the kernel at fault",
             DeviceError::Launch { status } if status.cuda_error().is_none() => {
                 "report the program: an accepted kernel must run"

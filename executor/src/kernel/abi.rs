@@ -138,6 +138,7 @@ type Prepare = unsafe extern "C" fn(
 type UpdatePointers = unsafe extern "C" fn(*mut c_void, *const Addresses, *mut c_char, usize) -> i32;
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32;
 type Destroy = unsafe extern "C" fn(*mut c_void);
+type EmulationFault = unsafe extern "C" fn(*mut c_char, usize) -> i32;
 type ScaleOffset = unsafe extern "C" fn(*const c_char, *const Extents, i64, i64, i64) -> i64;
 
 /// The functions of a loaded library, valid while the library is open.
@@ -153,6 +154,8 @@ pub(super) struct Symbols {
     pub(super) destroy: Destroy,
     /// For tests; absent if the kernel has no scales.
     pub(super) scale_offset: Option<ScaleOffset>,
+    /// Only of kernels whose emulation can find faults.
+    pub(super) emulation_fault: Option<EmulationFault>,
 }
 
 impl Symbols {
@@ -176,6 +179,7 @@ impl Symbols {
                 launch: symbol(library, path, "fourfold_launch")?,
                 destroy: symbol(library, path, "fourfold_destroy")?,
                 scale_offset: symbol(library, path, "fourfold_scale_offset").ok(),
+                emulation_fault: symbol(library, path, "fourfold_emulation_fault").ok(),
             })
         }
     }

@@ -275,13 +275,21 @@ impl<'a> Runner<'a> {
             (None, start) => start,
             (Some(error), _) => return Err(failed(error)),
         };
+        let checks_emulation = call.kernel.finds_emulation_faults();
+        if checks_emulation {
+            stream.synchronize().map_err(failed)?;
+            // SAFETY: the context is current, and the kernel's only launch has ended.
+            if let Some(status) = unsafe { call.kernel.emulation_fault() } {
+                return Err(failed(DeviceError::Emulation { status }));
+            }
+        }
         let measured = start.map(|start| {
             let end = stream.record()?;
             stream.synchronize()?;
             Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
         });
         let measured = measured.transpose().map_err(failed);
-        self.caused[position].synchronized |= self.options.locate;
+        self.caused[position].synchronized |= self.options.locate || checks_emulation;
         self.flight.take_off(stream, prepared, position);
         Ok(Ok(measured?))
     }

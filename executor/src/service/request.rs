@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::build::{BuildInput, BuildOptions, semantic_flags};
+use crate::build::{BuildInput, BuildOptions, Translation, semantic_flags};
 use crate::cache::{CacheKey, KeyParts};
 use crate::kernel::ABI_VERSION;
 use crate::toolchain::{NO_CUTLASS, PINNED, Toolchain};
@@ -55,6 +55,7 @@ struct Parts {
     architecture: String,
     opcode: String,
     stages: Option<u32>,
+    translation: Option<Translation>,
     uses_cutlass: bool,
 }
 
@@ -87,6 +88,7 @@ impl Request {
             architecture: input.architecture.to_owned(),
             opcode: input.opcode.to_owned(),
             stages: input.stages,
+            translation: input.translation,
             uses_cutlass,
         };
         Request { parts: Arc::new(parts), key }
@@ -127,6 +129,7 @@ impl Request {
             architecture: &self.parts.architecture,
             opcode: &self.parts.opcode,
             stages: self.parts.stages,
+            translation: self.parts.translation,
         }
     }
 }
@@ -148,7 +151,16 @@ mod tests {
 
     fn input<'a>(text: &'a str, prelude: Option<&'a str>) -> BuildInput<'a> {
         let (kernel, target, architecture) = ("kernel", "sm_90a", "90a");
-        BuildInput { text, kernel, prelude, target, architecture, opcode: "HGMMA", stages: None }
+        BuildInput {
+            text,
+            kernel,
+            prelude,
+            target,
+            architecture,
+            opcode: "HGMMA",
+            stages: None,
+            translation: None,
+        }
     }
 
     #[test]

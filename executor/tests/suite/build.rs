@@ -77,6 +77,7 @@ impl Bench {
             architecture: "100a",
             opcode: "UTCOMMA",
             stages: Some(STAGES),
+            translation: None,
         };
         let tools = BuildTools {
             nvcc,
@@ -507,6 +508,7 @@ fn a_folder_that_cannot_be_used_is_the_machine_s_fault() {
         architecture: "100a",
         opcode: "UTCOMMA",
         stages: None,
+        translation: None,
     };
     let tools = BuildTools {
         nvcc: &nvcc,

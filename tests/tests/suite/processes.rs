@@ -130,6 +130,7 @@ fn one_of_many() {
             architecture: "120a",
             opcode: "OMMA",
             stages: None,
+            translation: None,
         });
         let built = service.get(&request, &Cancel::new(), &|_| {});
         let built = built.unwrap_or_else(|failure| panic!("{failure}: {:?}", failure.log));

@@ -38,6 +38,7 @@ pub fn built_in(kernel: &str, temp_dir: Option<PathBuf>) -> Artifact {
         architecture: "100a",
         opcode: "UTCOMMA",
         stages: Some(5),
+        translation: None,
     };
     let (nvcc, cuobjdump) = (stand_in("nvcc.sh"), stand_in("cuobjdump.sh"));
     let tools = BuildTools {

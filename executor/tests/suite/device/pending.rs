@@ -88,6 +88,7 @@ impl Workshop {
             architecture: "100a",
             opcode: "UTCOMMA",
             stages: None,
+            translation: None,
         });
         let pending = PendingKernel::new(self.service.start(request, Arc::new(|_| {})));
         fixture.kernels.insert(segment, SegmentKernel::Pending(pending));

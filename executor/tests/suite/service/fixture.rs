@@ -176,6 +176,7 @@ pub fn input(text: &str) -> BuildInput<'_> {
         architecture: "100a",
         opcode: "UTCOMMA",
         stages: Some(5),
+        translation: None,
     }
 }
 

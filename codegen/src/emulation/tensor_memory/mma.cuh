@@ -1,0 +1,263 @@
+// "Shared memory descriptor". A matrix in K-major order: groups of eight rows, `stride` bytes apart. Within a group, rows
+// are 16 bytes times 2^bits apart, and `bits` bits of each address above the lowest four are XORed with those of the row.
+struct SharedMatrix {
+  uint32_t start, stride, bits;
+  bool valid;
+
+  __device__ explicit SharedMatrix(uint64_t descriptor, bool swizzled) {
+    uint32_t const low = static_cast<uint32_t>(descriptor), high = static_cast<uint32_t>(descriptor >> 32);
+    start = (low & 0x3FFFu) << 4;
+    stride = (high & 0x3FFFu) << 4;
+    uint32_t const leading = low >> 16 & 0x3FFFu, layout = high >> 29;
+    // Layouts: 0 none, 2 of 128 bytes, 4 of 64 bytes, 6 of 32 bytes.
+    bits = layout == 0 ? 0 : 4 - layout / 2;
+    uint32_t wrong = 0;
+    wrong |= (low & 0xC000C000u) != 0 ? 1 : 0;               // unused bits
+    wrong |= (high >> 14 & 3u) != 1 ? 2 : 0;                 // the version
+    wrong |= (high & 0x1FFF0000u) != 0 ? 4 : 0;              // base offset, mode of the leading offset, unused bits
+    wrong |= (layout & 1u) != 0 ? 8 : 0;                     // a layout for other element types
+    wrong |= swizzled != (layout != 0) ? 16 : 0;             // codes are swizzled, scales are not
+    wrong |= swizzled && leading > 1 ? 32 : 0;               // unused for swizzled matrices in K-major order
+    wrong |= stride % (128u << bits) != 0 || stride == 0 ? 64 : 0;
+    valid = wrong == 0;
+    if (!valid) {
+      record(kSharedDescriptor, low, high, wrong);
+    }
+  }
+
+  // The address of 16 bytes of a row.
+  __device__ uint32_t address(uint32_t row, uint32_t piece) const {
+    uint32_t const at = start + row / 8 * stride + row % 8 * (16u << bits) + piece * 16;
+    return at ^ (at >> 3 & ((1u << bits) - 1) << 4);
+  }
+};
+
+// "Instruction descriptor" of .kind::mxf4 and .kind::mxf4nvf4.
+struct MmaDescriptor {
+  uint32_t m, n, sfa_id, sfb_id;
+  bool powers_of_two, valid;
+
+  __device__ MmaDescriptor(uint32_t bits, uint32_t block, uint32_t group) {
+    sfb_id = bits >> 4 & 3u;
+    n = (bits >> 17 & 0x3Fu) * 8;
+    powers_of_two = (bits >> 23 & 1u) != 0;
+    m = (bits >> 24 & 0x1Fu) * 16;
+    sfa_id = bits >> 29 & 3u;
+    uint32_t wrong = 0;
+    wrong |= (bits & 0x0Fu) != 0 ? 1 : 0;                         // sparsity, unused bits
+    wrong |= (bits >> 6 & 1u) != 0 ? 2 : 0;                       // an unused bit
+    wrong |= (bits >> 7 & 7u) != 1 || (bits >> 10 & 7u) != 1 ? 4 : 0;  // A and B are e2m1
+    wrong |= (bits >> 13 & 0xFu) != 0 ? 8 : 0;                    // negation, order of A and B
+    wrong |= m != 128 * group ? 16 : 0;
+    wrong |= n == 0 || n > 256 || n % (8 * group) != 0 ? 32 : 0;
+    wrong |= bits >> 31 != 0 ? 64 : 0;                            // K = 96
+    wrong |= block == 32 && !powers_of_two ? 128 : 0;
+    wrong |= block == 16 ? (sfa_id | sfb_id) != 0 ? 256 : 0 : ((sfa_id | sfb_id) & 1u) != 0 ? 256 : 0;
+    valid = wrong == 0;
+    if (!valid) {
+      record(kInstructionDescriptor, bits, wrong, block);
+    }
+  }
+};
+
+// The column of the scales: the two highest bits of their address repeat the descriptor's scale ID.
+__device__ uint32_t scale_column(uint32_t address, uint32_t id, uint32_t descriptor) {
+  if (address >> 30 != id || (address >> 16 & 0x3FFFu) != 0) {
+    record(kScaleAddress, address, descriptor, 0);
+  }
+  return address & 0xFFFFu;
+}
+
+// Converts four codes in the low 16 bits to four signed bytes of twice their value: 0 1 2 3 4 6 8 12.
+__device__ __forceinline__ uint32_t twice(uint32_t codes) {
+  uint32_t const magnitude = __byte_perm(0x03020100u, 0x0C080604u, codes & 0x7777u);
+  uint32_t const negative = __byte_perm(0x0000FF00u, 0u, codes >> 3 & 0x1111u);
+  return __vsub4(magnitude ^ negative, negative);
+}
+
+// Bit 7 is ignored, and 0x7F is NaN.
+__device__ __forceinline__ double of_ue4m3(uint32_t code) {
+  uint32_t const exponent = code >> 3 & 0xFu, mantissa = code & 7u;
+  if ((code & 0x7Fu) == 0x7Fu) {
+    return __int_as_float(0x7FFFFFFF);
+  }
+  return exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
+                       : __uint_as_float(exponent + 120u << 23 | mantissa << 20);
+}
+
+// The value is 2^(code - 127), and 0xFF is NaN.
+__device__ __forceinline__ double of_ue8m0(uint32_t code) {
+  uint64_t const bits = code == 0xFFu ? 0x7FFFFFFFFFFFFFFFull : static_cast<uint64_t>(code + 896u) << 52;
+  return __longlong_as_double(static_cast<long long>(bits));
+}
+
+__device__ __forceinline__ double scale_of(uint32_t code, bool powers_of_two) {
+  return powers_of_two ? of_ue8m0(code) : of_ue4m3(code);
+}
+
+// The 32 bytes of a row, as 16 words of four signed bytes.
+struct Row {
+  uint32_t words[16];
+
+  __device__ void set(uint4 low, uint4 high) {
+    uint32_t const codes[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      words[2 * i] = twice(codes[i]);
+      words[2 * i + 1] = twice(codes[i] >> 16);
+    }
+  }
+};
+
+// The scale word of a row of A: the same in all four groups of 32 lanes.
+__device__ uint32_t scales_of_a(TensorMemory const &memory, uint32_t first, uint32_t row) {
+  uint32_t const column = first + row / 32;
+  uint32_t const word = load(memory.at(column, row % 32));
+  for (uint32_t copy = 1; copy < 4; ++copy) {
+    if (load(memory.at(column, copy * 32 + row % 32)) != word) {
+      record(kScalesDiffer, row, column, copy);
+      return kNan;
+    }
+  }
+  return word;
+}
+
+// Computes one row of D per lane, for the rows of one CTA. B is divided between the CTAs of a pair.
+struct Multiplication {
+  Instruction const &of;
+  MmaDescriptor const &descriptor;
+  SharedMatrix const &a, &b;
+  uint32_t d, sfa, sfb, group;
+
+  __device__ void rows(Cta const &cta, Cta const &first, Cta const &second, uint32_t row) const {
+    bool const powers_of_two = descriptor.powers_of_two;
+    uint32_t const block = of.block;
+    Row codes;
+    codes.set(cta.load(a.address(row, 0)), cta.load(a.address(row, 1)));
+    uint32_t const scales = scales_of_a(cta.memory, sfa, row) >> 8 * descriptor.sfa_id;
+    double row_scales[4];
+    for (uint32_t i = 0; i < 64 / block; ++i) {
+      row_scales[i] = scale_of(scales >> 8 * i & 0xFFu, powers_of_two) * 0.25;
+    }
+    uint32_t const share = descriptor.n / group;
+    for (uint32_t n = 0; n < descriptor.n; ++n) {
+      Cta const &source = n < share ? first : second;
+      uint32_t const row_of_b = n % share;
+      Row other;
+      other.set(source.load(b.address(row_of_b, 0)), source.load(b.address(row_of_b, 1)));
+      // Each lane reads another of the four copies, so that a wrong copy is seen.
+      uint32_t const copy = row % 4;
+      uint32_t const word = load(cta.memory.at(sfb + n / 32, copy * 32 + n % 32)) >> 8 * descriptor.sfb_id;
+      uint32_t *const result = cta.memory.at(d + n, row);
+      float sum = of.accumulates != 0 ? __uint_as_float(load(result)) : 0.0f;
+      for (uint32_t i = 0; i < 64 / block; ++i) {
+        int products = 0;
+        for (uint32_t k = 0; k < block / 4; ++k) {
+          uint32_t const at = i * (block / 4) + k;
+          products = __dp4a(static_cast<int>(codes.words[at]), static_cast<int>(other.words[at]), products);
+        }
+        double const scale = row_scales[i] * scale_of(word >> 8 * i & 0xFFu, powers_of_two);
+        sum = static_cast<float>(static_cast<double>(sum) + static_cast<double>(products) * scale);
+      }
+      store(result, __float_as_uint(sum));
+    }
+  }
+};
+
+// "tcgen05.mma", block-scaled, dense, both operands in shared memory. Lane `lane` of `lanes` takes part.
+__device__ __noinline__ void execute_mma(Instruction const &of, uint32_t lane, uint32_t lanes) {
+  MmaDescriptor const descriptor(of.descriptor, of.block, of.group);
+  SharedMatrix const a(of.a, true), b(of.b, true);
+  uint32_t const d = column_of(of.d);
+  uint32_t const sfa = scale_column(of.sfa, descriptor.sfa_id, of.descriptor);
+  uint32_t const sfb = scale_column(of.sfb, descriptor.sfb_id, of.descriptor);
+  Cta const first = cta_of_pair(of.group, 0), second = cta_of_pair(of.group, of.group - 1);
+  for (uint32_t index = 0; index < of.group; ++index) {
+    Cta const &cta = index == 0 ? first : second;
+    if (!descriptor.valid || !cta.memory.has(d, descriptor.n)) {
+      continue;
+    }
+    bool const readable = a.valid && b.valid && cta.memory.has(sfa, 4) && cta.memory.has(sfb, (descriptor.n + 31) / 32);
+    for (uint32_t row = lane; row < kLanes; row += lanes) {
+      if (readable) {
+        Multiplication{of, descriptor, a, b, d, sfa, sfb, of.group}.rows(cta, first, second, row);
+      } else {
+        for (uint32_t n = 0; n < descriptor.n; ++n) {
+          store(cta.memory.at(d + n, row), kNan);
+        }
+      }
+    }
+  }
+}
+
+// "tcgen05.cp" with shape .32x128b and .warpx4: 32 rows of 16 bytes become four columns, the same for each group of 32
+// lanes.
+__device__ __noinline__ void execute_copy(Instruction const &of, uint32_t lane, uint32_t lanes) {
+  SharedMatrix const source(of.a, false);
+  uint32_t const column = column_of(of.d);
+  for (uint32_t index = 0; index < of.group; ++index) {
+    Cta const cta = cta_of_pair(of.group, index);
+    if (!cta.memory.has(column, 4)) {
+      continue;
+    }
+    for (uint32_t row = lane; row < 32; row += lanes) {
+      uint4 value = {kNan, kNan, kNan, kNan};
+      if (source.valid) {
+        value = cta.load(source.address(row, 0));
+      }
+      for (uint32_t copy = 0; copy < 4; ++copy) {
+        uint32_t const to = copy * 32 + row;
+        store(cta.memory.at(column, to), value.x);
+        store(cta.memory.at(column + 1, to), value.y);
+        store(cta.memory.at(column + 2, to), value.z);
+        store(cta.memory.at(column + 3, to), value.w);
+      }
+    }
+  }
+}
+
+// Executes what the warp has queued, with the lanes that are here.
+__device__ void execute(Queue &queue, uint32_t lane, uint32_t lanes) {
+  uint32_t const count = load(&queue.count);
+  for (uint32_t i = 0; i < count; ++i) {
+    Instruction const of = queue.instructions[i];
+    if (of.group == 2) {
+      // The other CTA's shared memory was written by its own threads.
+      asm volatile("fence.acq_rel.cluster;" ::: "memory");
+    }
+    if (of.block == 0) {
+      execute_copy(of, lane, lanes);
+    } else {
+      execute_mma(of, lane, lanes);
+    }
+    // The next instruction reads what other lanes have written.
+    __threadfence();
+    if (lanes > 1) {
+      __syncwarp();
+    }
+  }
+}
+
+__device__ void enqueue(Instruction const &instruction) {
+  Queue &queue = queues[own_sm()];
+  uint32_t const count = load(&queue.count);
+  if (count > 0 && load(&queue.warp) != warp_id()) {
+    record(kForeignQueue, warp_id(), load(&queue.warp), 0);
+    return;
+  }
+  if (count == kQueue) {
+    record(kQueueFull, count, 0, 0);
+    return;
+  }
+  if (instruction.group != 1 && (instruction.group != 2 || cluster_size() < 2)) {
+    record(kGroup, instruction.group, cluster_size(), 0);
+    return;
+  }
+  queue.instructions[count] = instruction;
+  store(&queue.warp, warp_id());
+  __threadfence();
+  store(&queue.count, count + 1);
+}
+
+}  // namespace
+
