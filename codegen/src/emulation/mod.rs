@@ -1,11 +1,15 @@
 //! Emulation: sm_120 kernels on a Hopper GPU, from the same source, with a prelude that replaces missing
 //! instructions.
 
+mod ptx;
+
 use std::sync::LazyLock;
 
 use crate::block_quantize;
 use crate::cutlass::HEAD;
 use crate::source::{KernelKind, KernelSource};
+
+pub use ptx::{PtxText, RewriteError, RewriteProblem, rewrite as rewrite_ptx};
 
 /// The targets whose kernels can be emulated.
 pub const EMULATED_TARGETS: [&str; 2] = ["sm_120a", "sm_121a"];
@@ -16,7 +20,7 @@ pub const EMULATOR: &str = "sm_90a";
 /// Replaces the MMA instruction and the 4-bit TMA type. Checks its fragment layout against CuTe's at compile
 /// time.
 static PRELUDE: LazyLock<String> =
-    LazyLock::new(|| format!("{HEAD}\n{}", include_str!("cutlass/emulation.cuh")));
+    LazyLock::new(|| format!("{HEAD}\n{}", include_str!("../cutlass/emulation.cuh")));
 
 /// The SASS name of the integer dot product that replaces the MMA instruction.
 const DOT_PRODUCT: &str = "IDP.4A";
