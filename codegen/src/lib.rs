@@ -4,7 +4,8 @@
 //! - [`specify`] derives a [`KernelSpec`] from a plan: a configuration and an epilogue, with the reason for the choice.
 //!   [`select`] has the default dispatch tables. [`dispatch`] reads other tables.
 //! - [`KernelSpec::emit`] generates the [`KernelSource`]: one translation unit with a C interface.
-//! - [`emulate`] adapts the source of an sm_120 kernel to a Hopper GPU.
+//! - [`emulate`] adapts the source of an sm_120 kernel to a Hopper GPU. [`rewrite_ptx`] adapts the PTX of an sm_100
+//!   kernel.
 //!
 //! Generation is pure: it reads no clock, file, environment or device, and equal plans give equal bytes. The crate has
 //! no optional features.
@@ -51,7 +52,9 @@ mod specify;
 mod targets;
 
 pub use design::Design;
-pub use emulation::{EMULATED_TARGETS, EMULATOR, emulate};
+pub use emulation::{
+    EMULATED_TARGETS, EMULATOR, PtxText, RewriteError, RewriteProblem, emulate, rewrite_ptx,
+};
 pub use epilogue::{
     Epilogue, Operand, Output, OutputKind, Step, StepKind, device_functions, output_functions,
     quantization_functions, scale_functions,

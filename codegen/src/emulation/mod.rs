@@ -4,11 +4,15 @@
 //! accumulators in tensor memory, which Hopper lacks: they are compiled for their own target to PTX, in which calls
 //! replace instructions. See `docs/internals/emulation.md`.
 
+mod ptx;
+
 use std::sync::LazyLock;
 
 use crate::block_quantize;
 use crate::cutlass::HEAD;
 use crate::source::{KernelKind, KernelSource, Translation};
+
+pub use ptx::{PtxText, RewriteError, RewriteProblem, rewrite as rewrite_ptx};
 
 /// The targets whose kernels can be emulated.
 pub const EMULATED_TARGETS: [&str; 4] = ["sm_120a", "sm_121a", "sm_100a", "sm_103a"];
@@ -22,7 +26,7 @@ pub const EMULATOR: &str = "sm_90a";
 /// Replaces the MMA instruction and the 4-bit TMA type. Checks its fragment layout against CuTe's at compile
 /// time.
 static PRELUDE: LazyLock<String> =
-    LazyLock::new(|| format!("{HEAD}\n{}", include_str!("cutlass/emulation.cuh")));
+    LazyLock::new(|| format!("{HEAD}\n{}", include_str!("../cutlass/emulation.cuh")));
 
 /// Replaces the 4-bit TMA type and the tensor copies of CTA pairs, and reads faults. With `FOURFOLD_LIBRARY` it is
 /// instead the functions that rewritten instructions call.
