@@ -31,18 +31,18 @@ static PRELUDE: LazyLock<String> =
 /// Replaces the 4-bit TMA type and the tensor copies of CTA pairs, and reads faults. With `FOURFOLD_LIBRARY` it is
 /// instead the functions that rewritten instructions call.
 static TENSOR_MEMORY: LazyLock<String> = LazyLock::new(|| {
-    let state = include_str!("emulation/tensor_memory/state.cuh");
+    let state = include_str!("tensor_memory/state.cuh");
     let library = [
         state,
-        include_str!("emulation/tensor_memory/device.cuh"),
-        include_str!("emulation/tensor_memory/mma.cuh"),
-        include_str!("emulation/tensor_memory/functions.cuh"),
+        include_str!("tensor_memory/device.cuh"),
+        include_str!("tensor_memory/mma.cuh"),
+        include_str!("tensor_memory/functions.cuh"),
     ];
     let prelude = [
         HEAD,
-        include_str!("emulation/tensor_memory/prelude.cuh"),
+        include_str!("tensor_memory/prelude.cuh"),
         state,
-        include_str!("emulation/tensor_memory/host.cuh"),
+        include_str!("tensor_memory/host.cuh"),
     ];
     format!("#ifdef FOURFOLD_LIBRARY\n{}\n#else\n{}\n#endif\n", library.join("\n"), prelude.join("\n"))
 });

@@ -9,8 +9,11 @@ use super::replace::check;
 use super::statement::{Module, Statement, StatementKind};
 use super::vocabulary::{check_directive, check_function};
 
-/// The linkage words that the library's declarations lose: nothing outside of the kernel's text links with it.
+/// The linkage words that the library's functions lose: nothing outside of the kernel's text links with them. The host
+/// looks up variables in global memory.
 const EXPORTED: [&str; 2] = [".visible", ".weak"];
+
+const GLOBAL: &str = ".global";
 
 /// A library without header and exports.
 pub(super) struct Library<'a> {
@@ -39,7 +42,7 @@ impl<'a> Library<'a> {
             if let StatementKind::Function { name, declared: false, .. } = statement.kind {
                 functions.insert(name);
             }
-            if depth == 0 {
+            if depth == 0 && !statement.dotted().any(|word| word == GLOBAL) {
                 edits.extend(exports(&module, statement));
             }
         }
