@@ -34,16 +34,13 @@ static TENSOR_MEMORY: LazyLock<String> = LazyLock::new(|| {
     let state = include_str!("tensor_memory/state.cuh");
     let library = [
         state,
+        include_str!("tensor_memory/ptx.cuh"),
         include_str!("tensor_memory/device.cuh"),
         include_str!("tensor_memory/mma.cuh"),
         include_str!("tensor_memory/functions.cuh"),
     ];
-    let prelude = [
-        HEAD,
-        include_str!("tensor_memory/prelude.cuh"),
-        state,
-        include_str!("tensor_memory/host.cuh"),
-    ];
+    let prelude =
+        [HEAD, include_str!("tensor_memory/prelude.cuh"), state, include_str!("tensor_memory/host.cuh")];
     format!("#ifdef FOURFOLD_LIBRARY\n{}\n#else\n{}\n#endif\n", library.join("\n"), prelude.join("\n"))
 });
 

@@ -7,8 +7,6 @@
 // A single thread issues tcgen05.cp and tcgen05.mma, but a whole warp executes them here. They wait in a queue until
 // the warp's next elect.sync, where all lanes take part, or until the tcgen05.commit that waits for them.
 
-using namespace fourfold_emulation;
-
 extern "C" __device__ State fourfold_state;
 __device__ State fourfold_state;
 
@@ -36,33 +34,6 @@ struct Queue {
 };
 
 __device__ Queue queues[kMaxSms];
-
-#define FOURFOLD_SPECIAL(name, text)                     \
-  __device__ __forceinline__ uint32_t name() {           \
-    uint32_t value;                                      \
-    asm volatile("mov.u32 %0, " text ";" : "=r"(value)); \
-    return value;                                        \
-  }
-FOURFOLD_SPECIAL(sm_id, "%smid")
-FOURFOLD_SPECIAL(sm_count, "%nsmid")
-FOURFOLD_SPECIAL(lane_id, "%laneid")
-FOURFOLD_SPECIAL(rank_in_cluster, "%cluster_ctarank")
-FOURFOLD_SPECIAL(cluster_size, "%cluster_nctarank")
-FOURFOLD_SPECIAL(cluster_x, "%clusterid.x")
-FOURFOLD_SPECIAL(cluster_y, "%clusterid.y")
-FOURFOLD_SPECIAL(cluster_z, "%clusterid.z")
-FOURFOLD_SPECIAL(clusters_x, "%nclusterid.x")
-FOURFOLD_SPECIAL(clusters_y, "%nclusterid.y")
-FOURFOLD_SPECIAL(clusters_z, "%nclusterid.z")
-FOURFOLD_SPECIAL(cluster_size_x, "%cluster_nctaid.x")
-FOURFOLD_SPECIAL(cluster_size_y, "%cluster_nctaid.y")
-FOURFOLD_SPECIAL(cluster_size_z, "%cluster_nctaid.z")
-
-__device__ __forceinline__ uint64_t nanoseconds() {
-  uint64_t value;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));
-  return value;
-}
 
 __device__ __forceinline__ uint32_t load(uint32_t const *at) { return *const_cast<uint32_t const volatile *>(at); }
 __device__ __forceinline__ void store(uint32_t *at, uint32_t value) { *const_cast<uint32_t volatile *>(at) = value; }
@@ -104,30 +75,6 @@ __device__ uint32_t cta_number(uint32_t rank) {
   return number;
 }
 
-// The shared memory of a CTA of the cluster. The own CTA's is addressed without its rank: kernels of one CTA per
-// cluster may be launched without a cluster.
-__device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t rank) {
-  uint32_t result;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
-  return result;
-}
-
-__device__ __forceinline__ uint4 load_shared(uint32_t address, bool remote) {
-  uint4 value;
-  if (remote) {
-    asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "r"(address)
-                 : "memory");
-  } else {
-    asm volatile("ld.shared::cta.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "r"(address)
-                 : "memory");
-  }
-  return value;
-}
-
 // The tensor memory of one SM.
 struct TensorMemory {
   uint32_t *words;
@@ -150,22 +97,18 @@ struct TensorMemory {
 
 // A CTA that takes part in an instruction: the own one, or the other of the pair.
 struct Cta {
-  uint32_t rank;
+  uint32_t shared;
   bool remote;
   TensorMemory memory;
 
-  __device__ Cta(uint32_t rank, bool remote, uint32_t sm) : rank(rank), remote(remote), memory(sm) {}
+  __device__ Cta(uint32_t rank, bool remote, uint32_t sm) : shared(shared_of(0, rank)), remote(remote), memory(sm) {}
 
-  __device__ uint4 load(uint32_t address) const {
-    return load_shared(remote ? shared_of(address, rank) : address, remote);
-  }
+  // Loads 16 bytes at an offset in shared memory.
+  __device__ uint4 load(uint32_t offset) const { return load_shared(shared + offset, remote); }
 };
 
 __device__ Cta cta_of_pair(uint32_t group, uint32_t index) {
-  if (group == 1) {
-    return Cta(0, false, own_sm());
-  }
-  uint32_t const own = rank_in_cluster(), rank = (own & ~1u) + index;
+  uint32_t const own = rank_in_cluster(), rank = group == 1 ? own : (own & ~1u) + index;
   if (rank == own) {
     return Cta(rank, false, own_sm());
   }

@@ -21,7 +21,7 @@ extern "C" __device__ __noinline__ void fourfold_flush(uint32_t mask) {
 
 // "tcgen05.alloc": waits until the SM's tensor memory is free, fills it with NaN, and stores the address 0.
 extern "C" __device__ __noinline__ void fourfold_alloc(uint32_t at, uint32_t columns, uint32_t group) {
-  uint32_t const sm = own_sm(), number = cta_number(group == 1 && cluster_size() == 1 ? 0 : rank_in_cluster());
+  uint32_t const sm = own_sm(), number = cta_number(rank_in_cluster());
   if (columns < 32 || columns > kColumns || (columns & columns - 1) != 0) {
     record(kColumnsOfAllocation, columns, 0, 0);
     columns = kColumns;
@@ -63,7 +63,7 @@ extern "C" __device__ __noinline__ void fourfold_alloc(uint32_t at, uint32_t col
 
 // "tcgen05.dealloc". The last CTA of a launch resets what clusterlaunchcontrol has counted.
 extern "C" __device__ __noinline__ void fourfold_dealloc(uint32_t address, uint32_t columns, uint32_t group) {
-  uint32_t const sm = own_sm(), number = cta_number(group == 1 && cluster_size() == 1 ? 0 : rank_in_cluster());
+  uint32_t const sm = own_sm(), number = cta_number(rank_in_cluster());
   if (address != 0 || columns != load(&fourfold_state.columns[sm])) {
     record(kAddressOfDealloc, address, columns, 0);
   }
