@@ -89,6 +89,10 @@ fn tensor_memory_instructions_of_other_forms() {
             "unsupported form tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64",
         ),
         (
+            "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r1], 3;",
+            "unsupported operand 3",
+        ),
+        (
             "tcgen05.ld.sync.aligned.16x256b.x1.b32 {%r1, %r2, %r3, %r4}, [%r5];",
             "unknown modifier .16x256b of tcgen05.ld",
         ),

@@ -140,16 +140,13 @@ fn commits_pass_the_mask() {
         "fourfold_commit",
         &[("b32", "%r1"), ("b32", "0"), ("b32", "2"), ("b32", "0")],
     );
-    for mask in ["%rs2", "3"] {
-        let arguments = [("b32", "%r1"), ("b32", "fourfold_mask"), ("b32", "1"), ("b32", "1")];
-        let lines = format!(
-            "\t.reg .b16 fourfold_narrow;\n\tmov.b16 fourfold_narrow, {mask};\n\
-             \t.reg .b32 fourfold_mask;\n\tcvt.u32.u16 fourfold_mask, fourfold_narrow;\n{}",
-            call("fourfold_commit", &arguments, None)
-        );
-        let form = "cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64";
-        check(&format!("tcgen05.commit.{form} [%r1], {mask};"), &lines);
-    }
+    let arguments = [("b32", "%r1"), ("b32", "fourfold_mask"), ("b32", "1"), ("b32", "1")];
+    let lines = format!(
+        "\t.reg .b32 fourfold_mask;\n\tcvt.u32.u16 fourfold_mask, %rs2;\n{}",
+        call("fourfold_commit", &arguments, None)
+    );
+    let form = "cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64";
+    check(&format!("tcgen05.commit.{form} [%r1], %rs2;"), &lines);
 }
 
 #[test]
