@@ -77,8 +77,8 @@ pub enum RewriteProblem {
     /// The function is external or replaces the instruction, and the library does not define it.
     #[error("the library does not define {0}")]
     Undefined(String),
-    /// The library's PTX version differs from the kernel's.
-    #[error("the kernel has PTX version {0}")]
+    /// The library's PTX version, which differs from the kernel's.
+    #[error("the library has PTX version {0}")]
     Version(String),
     /// The text is for another target.
     #[error("unsupported target {0}")]

@@ -18,9 +18,10 @@ pub(super) fn replace(
     let components = components(instruction);
     let replacement = match components.as_slice() {
         ["elect", "sync"] => synchronize::elect(instruction, quote),
+        ["elect", ..] => unsupported(instruction),
         ["mbarrier", "try_wait", form @ ..] => match form {
             ["parity", "shared::cta", "b64"] => synchronize::try_wait(instruction, quote),
-            _ => check(instruction).and_then(|()| Err(RewriteProblem::Form(instruction.opcode.clone()))),
+            _ => unsupported(instruction),
         },
         ["tcgen05", modifiers @ ..] => tensor_memory::replace(instruction, modifiers, quote),
         ["clusterlaunchcontrol", modifiers @ ..] => launch_control(instruction, modifiers, quote),
@@ -49,6 +50,12 @@ pub(super) fn check(instruction: &Instruction<'_>) -> Result<(), RewriteProblem>
         depth == 0 && token.is(",")
     });
     check_instruction(&instruction.opcode, commas.count() + 1)
+}
+
+/// Returns the problem of a form that sm_90a may have, but not its emulation.
+fn unsupported(instruction: &Instruction<'_>) -> Result<Replacement, RewriteProblem> {
+    check(instruction)?;
+    Err(RewriteProblem::Form(instruction.opcode.clone()))
 }
 
 /// Returns true for a `clusterlaunchcontrol.try_cancel`.

@@ -227,6 +227,11 @@ impl<'a> Parser<'a> {
                 Ok(StatementKind::Target(architecture))
             }
             ".entry" | ".func" => self.function(name == ".entry"),
+            ".section" => {
+                self.word()?;
+                self.braces()?;
+                Ok(StatementKind::Directive(name))
+            }
             ".file" | ".loc" => {
                 self.line()?;
                 Ok(StatementKind::Directive(name))
@@ -272,6 +277,22 @@ impl<'a> Parser<'a> {
                 ";" if depth == 0 => return Ok(()),
                 ";" => return Err(RewriteProblem::Structure),
                 _ => {}
+            }
+        }
+    }
+
+    /// Takes the tokens from a brace to its partner.
+    fn braces(&mut self) -> Result<(), RewriteProblem> {
+        let mut depth = 0_usize;
+        loop {
+            match self.take()?.text {
+                "{" => depth += 1,
+                "}" => depth = depth.checked_sub(1).ok_or(RewriteProblem::Structure)?,
+                _ if depth == 0 => return Err(RewriteProblem::Structure),
+                _ => {}
+            }
+            if depth == 0 {
+                return Ok(());
             }
         }
     }

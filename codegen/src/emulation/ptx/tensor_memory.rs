@@ -211,12 +211,13 @@ fn commit(
     let barrier = block.address(&barrier);
     let mut mask = "0";
     if multicast {
-        // The mask has 16 bits: one per CTA of the cluster.
+        // The mask is a register of 16 bits: one per CTA of the cluster.
         let narrow = operands.value()?;
-        block.line(".reg .b16 fourfold_narrow;");
-        block.line(&format!("mov.b16 fourfold_narrow, {narrow};"));
+        if is_immediate(&narrow) {
+            return Err(RewriteProblem::Operand(narrow));
+        }
         block.line(".reg .b32 fourfold_mask;");
-        block.line("cvt.u32.u16 fourfold_mask, fourfold_narrow;");
+        block.line(&format!("cvt.u32.u16 fourfold_mask, {narrow};"));
         mask = "fourfold_mask";
     }
     let multicast = if multicast { "1" } else { "0" };

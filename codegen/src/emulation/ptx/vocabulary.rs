@@ -238,6 +238,7 @@ const DECLARATIONS: &[&str] = &[
     "maxclusterrank",
     "entry",
     "func",
+    "debug_str",
 ];
 
 /// The directives of a module or a body, without the header's.
@@ -255,6 +256,7 @@ const DIRECTIVES: &[&str] = &[
     ".callprototype",
     ".calltargets",
     ".branchtargets",
+    ".section",
 ];
 
 /// Checks that sm_90a has an instruction with all of its modifiers.
@@ -310,11 +312,10 @@ pub(super) fn check_directive<'a>(
     name: &str,
     words: impl IntoIterator<Item = &'a str>,
 ) -> Result<(), RewriteProblem> {
-    let unknown = |word: &str| Err(RewriteProblem::Directive(word.to_owned()));
     if !DIRECTIVES.contains(&name) {
-        return unknown(name);
+        return Err(RewriteProblem::Directive(name.to_owned()));
     }
-    words.into_iter().try_for_each(|word| if is_declaration(word) { Ok(()) } else { unknown(word) })
+    check_function(words)
 }
 
 /// Checks that the dotted words of a function's header are known.
