@@ -6,6 +6,8 @@
 mod debug;
 #[path = "gpu/many.rs"]
 mod many;
+#[path = "gpu/planted.rs"]
+mod planted;
 
 use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         trials.push(trial(name, Box::new(move || test().map(|()| Completion::Completed))));
     }
     trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
+    trials.push(trial("faults_planted_in_emulated_kernels_are_found", Box::new(planted::planted_faults)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
     // Tests run one at a time, because one of them allocates all of the GPU's memory.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
