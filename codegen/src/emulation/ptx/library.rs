@@ -9,7 +9,7 @@ use super::replace::check;
 use super::statement::{Module, Statement, StatementKind};
 use super::vocabulary::{check_directive, check_function};
 
-/// The linkage words that the library's declarations lose: nothing outside of the kernel's text links with it.
+/// The linkage words that are removed: the library is part of the kernel's text, and nothing links with it.
 const EXPORTED: [&str; 2] = [".visible", ".weak"];
 
 /// A library without header and exports.
@@ -75,7 +75,7 @@ fn check_statement(statement: &Statement<'_>, depth: &mut usize) -> Result<(), R
     }
 }
 
-/// Returns the edits that remove the exporting words of a declaration, each with the blanks behind it.
+/// Returns the edits that remove the exporting words of a declaration, each with the blanks after it.
 fn exports<'m>(module: &'m Module<'_>, statement: &'m Statement<'_>) -> impl Iterator<Item = Edit> + 'm {
     let leading = statement.tokens.windows(2).take_while(|pair| pair[0].is_dotted());
     leading.filter(|pair| EXPORTED.contains(&pair[0].text)).map(|pair| {
