@@ -8,7 +8,7 @@ use super::statement::{Module, StatementKind};
 /// The bits of an address.
 const ADDRESS_BITS: &str = "64";
 
-/// The words behind the architecture that do not change the meaning of a text.
+/// The words after the architecture that do not change the meaning of a text.
 const OPTIONS: [&str; 3] = ["debug", "texmode_unified", "texmode_independent"];
 
 /// The header of a PTX text.

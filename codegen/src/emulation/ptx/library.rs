@@ -78,7 +78,7 @@ fn check_statement(statement: &Statement<'_>, depth: &mut usize) -> Result<(), R
     }
 }
 
-/// Returns the edits that remove the exporting words of a declaration, each with the blanks behind it.
+/// Returns the edits that remove the exporting words of a declaration, each with the blanks after it.
 fn exports<'m>(module: &'m Module<'_>, statement: &'m Statement<'_>) -> impl Iterator<Item = Edit> + 'm {
     let leading = statement.tokens.windows(2).take_while(|pair| pair[0].is_dotted());
     leading.filter(|pair| EXPORTED.contains(&pair[0].text)).map(|pair| {

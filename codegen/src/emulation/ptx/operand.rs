@@ -12,7 +12,7 @@ pub(super) const RESERVED: &str = "fourfold_";
 pub(super) enum Operand<'a> {
     /// A register, a symbol, an immediate, or `_`.
     Value(String),
-    /// A predicate behind `!`.
+    /// A predicate after `!`.
     Not(&'a str),
     /// `register|predicate`.
     Pair,

@@ -18,13 +18,13 @@ const TARGET: &str = "sm_90a";
 /// The functions of the CUDA device runtime that a kernel may declare.
 const RUNTIME: [&str; 4] = ["vprintf", "__assertfail", "malloc", "free"];
 
-/// The declarations behind which code may begin.
+/// The declarations after which code may begin.
 const DECLARATIONS: [&str; 5] = [".reg", ".local", ".shared", ".param", ".const"];
 
 /// Rewrites the PTX of an sm_100a or sm_103a kernel for sm_90a.
 ///
 /// `library` is PTX for sm_90a, of the same version, with the device functions that replace missing instructions.
-/// It is inserted behind the kernel's header. Each replaced instruction becomes a scope `{ .. }` that quotes it in
+/// It is inserted after the kernel's header. Each replaced instruction becomes a scope `{ .. }` that quotes it in
 /// a comment. Every other byte of the kernel stays the same.
 ///
 /// # Errors
@@ -58,7 +58,7 @@ pub fn rewrite(kernel: &str, library: &str) -> Result<String, RewriteError> {
 /// The body of a function that is being read.
 struct Body {
     entry: bool,
-    /// The byte offset behind the register declarations, where code may be inserted.
+    /// The byte offset after the register declarations, where code may be inserted.
     start: usize,
     /// No statement but declarations was read yet.
     declares: bool,

@@ -47,7 +47,7 @@ pub(super) struct Instruction<'a> {
     pub operands: Vec<Token<'a>>,
 }
 
-/// A statement with its tokens. Blanks and comments are none of them.
+/// A statement with its tokens, without blanks and comments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Statement<'a> {
     pub kind: StatementKind<'a>,
@@ -192,7 +192,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses an instruction behind the first word of its opcode.
+    /// Parses an instruction after the first word of its opcode.
     fn instruction(
         &mut self,
         guard: Option<String>,
@@ -209,7 +209,7 @@ impl<'a> Parser<'a> {
         Ok(StatementKind::Instruction(Instruction { guard, opcode, operands }))
     }
 
-    /// Parses a directive behind its first word.
+    /// Parses a directive after its first word.
     fn directive(&mut self, first: Token<'a>) -> Result<StatementKind<'a>, RewriteProblem> {
         let mut name = first.text;
         while LINKAGE.contains(&name) {
@@ -243,7 +243,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the header of a function behind `.entry` or `.func`.
+    /// Parses the header of a function after `.entry` or `.func`.
     fn function(&mut self, entry: bool) -> Result<StatementKind<'a>, RewriteProblem> {
         let (mut name, mut depth) = (None, 0_usize);
         loop {

@@ -9,7 +9,7 @@ use super::statement::Instruction;
 /// The register that holds when a thread began to wait on a barrier; 0 while it does not wait.
 pub(super) const SINCE: &str = "%fourfold_since";
 
-/// Replaces `elect.sync`: the elected thread first executes the deferred instructions of its warp.
+/// Replaces `elect.sync`: the warp then executes its deferred instructions.
 pub(super) fn elect(instruction: &Instruction<'_>, quote: &str) -> Result<Replacement, RewriteProblem> {
     let mut operands = Operands::of(instruction, 2)?;
     match operands.any()? {

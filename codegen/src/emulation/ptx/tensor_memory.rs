@@ -11,7 +11,7 @@ const REGISTER_STRIDE: usize = 512;
 /// The numbers of registers that a load or a store may move.
 const COUNTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// Replaces an instruction. `modifiers` are its opcode's components behind `tcgen05`.
+/// Replaces an instruction. `modifiers` are its opcode's components after `tcgen05`.
 pub(super) fn replace(
     instruction: &Instruction<'_>,
     modifiers: &[&str],

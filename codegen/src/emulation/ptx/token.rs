@@ -27,7 +27,7 @@ pub(super) struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Returns the byte offset behind the token.
+    /// Returns the byte offset after the token.
     pub fn end(&self) -> usize {
         self.offset + self.text.len()
     }

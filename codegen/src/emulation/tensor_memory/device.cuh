@@ -103,8 +103,14 @@ struct Cta {
 
   __device__ Cta(uint32_t rank, bool remote, uint32_t sm) : shared(shared_of(0, rank)), remote(remote), memory(sm) {}
 
-  // Loads 16 bytes at an offset in shared memory.
-  __device__ uint4 load(uint32_t offset) const { return load_shared(shared + offset, remote); }
+  // Loads 16 bytes at an offset in shared memory. All CTAs have as much.
+  __device__ uint4 load(uint32_t offset) const {
+    if (offset + 16 > shared_bytes()) {
+      record(kBeyondShared, offset, shared_bytes(), 0);
+      return {kNan, kNan, kNan, kNan};
+    }
+    return load_shared(shared + offset, remote);
+  }
 };
 
 __device__ Cta cta_of_pair(uint32_t group, uint32_t index) {

@@ -38,6 +38,7 @@ inline char const *text_of(uint32_t fault) {
     case kGroup: return ".cta_group does not fit the cluster";
     case kMulticast: return "a multicast mask with CTAs that the cluster lacks";
     case kScalesDiffer: return "the four copies of SFA differ";
+    case kBeyondShared: return "a shared memory descriptor beyond the CTA's shared memory";
     default: return "an unknown fault";
   }
 }

@@ -24,6 +24,8 @@ FOURFOLD_SPECIAL(clusters_z, "%nclusterid.z")
 FOURFOLD_SPECIAL(cluster_size_x, "%cluster_nctaid.x")
 FOURFOLD_SPECIAL(cluster_size_y, "%cluster_nctaid.y")
 FOURFOLD_SPECIAL(cluster_size_z, "%cluster_nctaid.z")
+// Includes what the system reserves at the begin.
+FOURFOLD_SPECIAL(shared_bytes, "%aggr_smem_size")
 
 __device__ __forceinline__ uint64_t nanoseconds() {
   uint64_t value;

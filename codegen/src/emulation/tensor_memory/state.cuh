@@ -37,6 +37,7 @@ enum Fault : uint32_t {
   kGroup = 17,                 // .cta_group, the CTAs of the cluster
   kMulticast = 18,             // the mask, the CTAs of the cluster
   kScalesDiffer = 19,          // the row, the column
+  kBeyondShared = 20,          // the offset, the bytes of shared memory
 };
 
 struct State {
