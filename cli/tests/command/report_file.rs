@@ -20,14 +20,29 @@ func @good(
 }
 ";
 
+/// The product scaled, with a bias per column.
+const SCALED: &str = "fir 1
+; sample: exact seed=6 M=1
+func @scaled(
+    %a: tensor<[M, 512], f4E2M1FN>, %sfa: tensor<[M, 32], f8E4M3FN, blocked>,
+    param %b: tensor<[16, 512], f4E2M1FN>, param %sfb: tensor<[16, 32], f8E4M3FN, blocked>,
+    %alpha: tensor<[], f32>, %bias: tensor<[16], f32>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb, alpha = %alpha {block = 16} : tensor<[M, 16], f32>
+  %y = add %d, %bias : tensor<[M, 16], f32>
+  return %y
+}
+";
+
 const USER: &str = "somebody";
 
-/// A machine whose user has a home, with programs there: a good one, one that its kernel refuses, an invalid one.
+/// A machine whose user has a home, with programs there: two good ones, one that its kernel refuses, an invalid one.
 fn machine(defines: &str) -> Machine {
     let machine = Machine::new(defines);
     fs::create_dir_all(machine.path(&format!("home/{USER}/my programs/deep"))).expect("a folder");
     let refused = GOOD.replace(", 512]", ", 160]").replace(", 32]", ", 10]");
     machine.write(&programs("good.fir"), GOOD);
+    machine.write(&programs("scaled.fir"), SCALED);
     machine.write(&programs("deep/refused.fir"), &refused);
     machine.write(&programs("broken.fir"), &GOOD.replace("block = 16", "block = 7"));
     machine
@@ -152,6 +167,9 @@ fn a_report_describes_the_machine_the_kernels_the_comparisons_and_the_times() {
     assert_eq!((&timing["state"], &timing["message"]), (&"timed".into(), &Value::Null), "{timing}");
     assert!(timing["median_us"].as_f64().is_some_and(|time| time > 0.0), "{timing}");
     assert!(list(timing, "samples_us").len() >= 5 && timing["launches"].as_u64() >= Some(20), "{timing}");
+
+    let scaled = of(&report, "runs", "scaled.fir");
+    assert_eq!((&scaled["ran"], &scaled["timing"]["state"]), (&"kernel".into(), &"timed".into()), "{scaled}");
 
     let refused = of(&report, "runs", "deep/refused.fir");
     assert_eq!((&refused["ran"], &refused["timing"]), (&"fallback".into(), &Value::Null), "{refused}");
