@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::machine::Machine;
 use serde_json::Value;
@@ -54,12 +55,16 @@ fn programs(name: &str) -> String {
 
 /// Runs `verify --report` on the programs of the machine's user.
 fn verify(machine: &Machine, more: &[&str]) -> Output {
+    command(machine, more).output().expect("the program starts")
+}
+
+fn command(machine: &Machine, more: &[&str]) -> Command {
     let (folder, report) = (machine.name(&programs("")), machine.name("report.json"));
     let tools = ["--nvcc", &machine.name("nvcc"), "--cutlass", &machine.name("cutlass")];
     let mut command = machine.command("0");
     command.env("HOME", machine.path(&format!("home/{USER}"))).env("USER", USER);
     command.args(["verify", &folder, "--report", &report]).args(more).args(tools);
-    command.output().expect("the program starts")
+    command
 }
 
 /// Reads the report, which must be free of private data.
@@ -244,6 +249,28 @@ fn a_run_that_ends_the_process_is_named() {
     assert_eq!(report["running"]["program"], "good.fir", "{report}");
     assert_eq!(report["running"]["inputs"], "seeded, rule exact, seed 5");
     assert!(of(&report, "kernels", "good.fir")["hash"].is_string(), "the kernels are listed before the run");
+}
+
+#[test]
+fn a_run_that_hangs_is_named_after_an_interrupt() {
+    let machine = machine("'-DRUN_STATUS=({for(;;){}0;})'");
+    let mut command = command(&machine, &[]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts");
+    let is_running = || {
+        let text = fs::read(machine.path("report.json")).unwrap_or_default();
+        serde_json::from_slice::<Value>(&text).is_ok_and(|report| report["running"]["program"] == "good.fir")
+    };
+    let begun = Instant::now();
+    while !is_running() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the run begins");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The kernel may begin only now: the file names the program before that.
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(interrupt.expect("the signal is sent").success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    let report = report(&machine);
+    assert_eq!((&report["state"], &report["running"]["program"]), (&"verifying".into(), &"good.fir".into()));
 }
 
 #[test]
