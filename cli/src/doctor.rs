@@ -59,6 +59,10 @@ pub struct GpuReport {
     pub sm_count: u32,
     /// The total memory in bytes.
     pub memory_bytes: u64,
+    /// The size of the L2 cache in bytes.
+    pub l2_bytes: u64,
+    /// The maximum shared memory of one block in bytes.
+    pub shared_memory_bytes: u32,
     /// The CUDA version of the driver: major, minor.
     pub driver: (u32, u32),
     /// The targets whose kernels run on it natively.
@@ -409,7 +413,7 @@ fn what_runs(gpu: &Gpu) -> String {
     }
 }
 
-fn gpu_report(gpu: &Gpu) -> GpuReport {
+pub(crate) fn gpu_report(gpu: &Gpu) -> GpuReport {
     let (native, emulated) = runs(gpu);
     GpuReport {
         ordinal: gpu.ordinal,
@@ -417,6 +421,8 @@ fn gpu_report(gpu: &Gpu) -> GpuReport {
         capability: gpu.capability,
         sm_count: gpu.sm_count,
         memory_bytes: gpu.memory_bytes,
+        l2_bytes: gpu.l2_bytes,
+        shared_memory_bytes: gpu.shared_memory_per_block_optin,
         driver: gpu.driver_version,
         native,
         emulated,

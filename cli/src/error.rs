@@ -176,6 +176,12 @@ pub enum Error {
         /// The op, as `%name = mnemonic`.
         op: String,
     },
+    /// The report file was not written.
+    #[error(transparent)]
+    Report(FileError),
+    /// The report was to be the standard output.
+    #[error("--report must name a file, because the report is written several times")]
+    ReportOnStream,
     /// Planning or compiling the program failed.
     #[error(transparent)]
     Backend(Box<fourfold::Error>),
@@ -188,7 +194,7 @@ impl Error {
             Error::Backend(error) => error.fault(),
             Error::Run(error) => fourfold::run_fault(error),
             Error::Bundle(BundleError::Folder(SealedError::Disk { .. })) => Fault::Environment,
-            Error::File(error) => fault_of_file(error),
+            Error::File(error) | Error::Report(error) => fault_of_file(error),
             Error::Data(error) | Error::Bundle(BundleError::Folder(SealedError::Data(error))) => {
                 fault_of_data(error)
             }
@@ -224,8 +230,39 @@ impl Error {
             }
             other => {
                 let launch = other.launch().map_or_else(String::new, |launch| format!("{launch}\n"));
-                format!("error: {}\n{launch}", other.message())
+                let line = |word: &str, text: Option<&str>| {
+                    text.map_or_else(String::new, |text| format!("{word}: {text}\n"))
+                };
+                let (note, help) = (line("note", other.cause()), line("help", other.remedy()));
+                format!("error: {}\n{note}{help}{launch}", other.message())
             }
+        }
+    }
+
+    /// Returns the party at fault in words, for an error that names none.
+    fn cause(&self) -> Option<&'static str> {
+        match self {
+            Error::Report(FileError::Write { .. }) => {
+                Some("this machine does not let the file be written (fault: environment)")
+            }
+            Error::Report(_) | Error::ReportOnStream => {
+                Some("the path cannot be used (fault: invalid_input)")
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the remedy, for an error whose message has none.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Error::Report(FileError::Exists { .. }) => {
+                Some("name another file with --report, or move this one away")
+            }
+            Error::Report(_) => {
+                Some("name a file with --report in a folder that exists and that you may write to")
+            }
+            Error::ReportOnStream => Some("write `--report ./-` for a file named `-`"),
+            _ => None,
         }
     }
 

@@ -58,6 +58,7 @@ mod precision;
 mod recorded;
 pub mod replay;
 mod report;
+mod report_file;
 mod run;
 mod tolerance;
 pub mod verify;

@@ -8,21 +8,25 @@
 //! Padding of seeded blocked scales is finite garbage. If K leaves padding beside the scales of a row, each kernel
 //! runs once more with NaN there, and its results must contain NaN. A kernel without NaN does not read the padding, so
 //! the garbage did not test it either. On sm_90a, NaN below the last row must not affect results.
+//!
+//! With [`VerifyOptions::report`], every kernel that ran is also timed, after all comparisons, and a file describes
+//! the machine, the kernels, the comparisons and the times.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, CompileOptions, Compiled, Options};
 use fourfold_executor::service::Event;
-use fourfold_executor::{Ran, RunError, RunOptions};
+use fourfold_executor::{Ran, Run, RunError, RunOptions, chain};
 use fourfold_ir::text::{self, Directive};
-use fourfold_ir::{Program, ScaleLayout, Tensor, Value, bind, sample};
+use fourfold_ir::{Bound, Program, ScaleLayout, SymbolValues, Tensor, Value, bind, sample};
 use fourfold_scheduler::ScaledMmaPlan;
 
 use crate::error::Error;
 use crate::expectations::{NORMALIZED, Scope, check_work};
 use crate::load::{Inputs, Loaded, data_inputs, data_of, load, sampled_inputs};
-use crate::report::{LeftOut, Report, VerifyLaunch, VerifyReport, VerifyRow, kernel_name};
+use crate::report::{LeftOut, Report, SegmentReport, VerifyLaunch, VerifyReport, VerifyRow, kernel_name};
+use crate::report_file::{ReportFile, RunEntry, State, TimingEntry, describe_options, time};
 use crate::run::{plan, replay_compiled};
 use crate::tolerance::{Compared, KernelRun};
 
@@ -35,6 +39,8 @@ pub struct VerifyOptions {
     pub compile: CompileOptions,
     /// The data file of every program, instead of the one that it names.
     pub data: Option<PathBuf>,
+    /// The file that receives the report with the machine, the kernels and their times. It must not exist yet.
+    pub report: Option<PathBuf>,
 }
 
 /// A program with every set of inputs it runs on.
@@ -49,24 +55,56 @@ struct Candidate {
 /// invalid (`; test: error`).
 ///
 /// # Errors
-/// Fails if a path or its data cannot be read, a folder has no program, a named program is invalid, or
-/// [`Backend::new`] fails. Wrong results, a failing device and an invalid program in a folder are reported, not
-/// returned.
+/// Fails if a path or its data cannot be read, a folder has no program, a named program is invalid, the report file
+/// cannot be created, or [`Backend::new`] fails. Wrong results, a failing device and an invalid program in a folder
+/// are reported, not returned. If a later write of the report file fails, [`VerifyReport::report_error`] says so.
 pub fn verify(
     paths: &[PathBuf],
     options: &VerifyOptions,
     progress: &(dyn Fn(&Event) + Sync),
 ) -> Result<VerifyReport, Error> {
+    let mut file = match &options.report {
+        Some(path) => {
+            let about =
+                describe_options(paths.len(), &options.backend, &options.compile, options.data.is_some());
+            let named: Vec<PathBuf> =
+                paths.iter().chain(&options.data).chain([path]).map(PathBuf::clone).collect();
+            Some(ReportFile::create(path, about, &named)?)
+        }
+        None => None,
+    };
+    match (verify_with(paths, options, progress, &mut file), file) {
+        (Ok(report), Some(file)) => {
+            let failure = file.into_failure();
+            Ok(VerifyReport { report_error: failure.map(|error| error.message()), ..report })
+        }
+        (Err(error), Some(mut file)) => {
+            file.fail(&error);
+            Err(error)
+        }
+        (outcome, None) => outcome,
+    }
+}
+
+fn verify_with(
+    paths: &[PathBuf],
+    options: &VerifyOptions,
+    progress: &(dyn Fn(&Event) + Sync),
+    file: &mut Option<ReportFile>,
+) -> Result<VerifyReport, Error> {
     let backend = Backend::new(&options.backend)?;
     let mut report = VerifyReport::new(&backend);
+    if let Some(file) = file {
+        file.describe_device(&backend, options.backend.device);
+    }
     let mut candidates = Vec::new();
     let mut plans = Vec::new();
     for path in paths {
         let is_folder = path.is_dir();
-        for file in programs(path)? {
-            let name = file.strip_prefix(path).ok().filter(|name| !name.as_os_str().is_empty());
-            let name = name.unwrap_or(&file).display().to_string();
-            let loaded = match load(&file) {
+        for program in programs(path)? {
+            let name = program.strip_prefix(path).ok().filter(|name| !name.as_os_str().is_empty());
+            let name = name.unwrap_or(&program).display().to_string();
+            let loaded = match load(&program) {
                 Ok(loaded) => loaded,
                 // Folders hold invalid programs on purpose; a file that is named must be valid.
                 Err(error @ Error::Program { .. }) if is_folder => {
@@ -96,25 +134,146 @@ pub fn verify(
             plans.push(planned);
         }
     }
+    checkpoint(file, State::Building, None, &mut report);
     let compiled = backend.compile_all(plans, &options.compile, progress);
+    if let Some(file) = file {
+        file.describe_toolchain(&backend, &options.compile.toolchain);
+        candidates.iter().zip(&compiled).for_each(|(candidate, it)| file.add_kernels(&candidate.name, it));
+    }
     let total: usize = candidates.iter().map(|candidate| candidate.inputs.len()).sum();
     let mut done = 0;
-    'programs: for (candidate, compiled) in candidates.iter().zip(&compiled) {
-        for inputs in &candidate.inputs {
+    'programs: for (position, (candidate, compiled)) in candidates.iter().zip(&compiled).enumerate() {
+        for (set, inputs) in candidate.inputs.iter().enumerate() {
             done += 1;
-            let line = format!("running {done} of {total}: {}, {}", candidate.name, inputs.describe());
-            progress(&Event::Note(line));
-            if let Err(error) = verify_run(candidate, compiled, inputs, &mut report) {
-                report.rows.push(VerifyRow::error(&candidate.name, &inputs.describe(), &error));
-                if is_end_of_device(&error) {
-                    // Every later run would fail too and tell nothing new.
-                    break 'programs;
+            let described = inputs.describe();
+            progress(&Event::Note(format!("running {done} of {total}: {}, {described}", candidate.name)));
+            checkpoint(file, State::Verifying, Some((&candidate.name, &described)), &mut report);
+            match verify_run(candidate, compiled, inputs, &mut report) {
+                Ok(run) => {
+                    if let Some(file) = file {
+                        file.runs.extend(run_entries(candidate, compiled, inputs, &run, (position, set)));
+                    }
+                }
+                Err(error) => {
+                    report.rows.push(VerifyRow::error(&candidate.name, &described, &error));
+                    if is_end_of_device(&error) {
+                        // Every later run would fail too and tell nothing new.
+                        break 'programs;
+                    }
                 }
             }
         }
     }
+    time_kernels(&candidates, &compiled, file, &mut report, progress);
+    checkpoint(file, State::Finished, None, &mut report);
     report.finish();
     Ok(report)
+}
+
+/// Writes the report file, if one was requested. It names the program and the inputs that run next.
+fn checkpoint(
+    file: &mut Option<ReportFile>,
+    state: State,
+    running: Option<(&str, &str)>,
+    report: &mut VerifyReport,
+) {
+    if let Some(file) = file {
+        report.finish();
+        file.enter(state, running, report);
+    }
+}
+
+/// Returns an entry of the report file for each kernel segment of a run.
+fn run_entries(
+    candidate: &Candidate,
+    compiled: &Compiled,
+    inputs: &Inputs,
+    run: &Report,
+    place: (usize, usize),
+) -> Vec<RunEntry> {
+    let symbols = symbols_of(run, compiled.planned().program());
+    let entry = |(segment, ran): (usize, &SegmentReport)| {
+        let plan = compiled.planned().partition().segments[segment].plan()?;
+        Some(RunEntry {
+            program: candidate.name.clone(),
+            inputs: inputs.describe(),
+            symbols: run.symbols.clone(),
+            segment,
+            kernel: ran.kernel.clone(),
+            extents: plan.extents(&symbols).map(BTreeMap::from_iter),
+            ran: ran.ran,
+            reason: ran.reason.clone(),
+            message: ran.message.clone(),
+            compared_us: ran.kernel_seconds.map(|seconds| seconds * 1e6),
+            timing: None,
+            place,
+        })
+    };
+    run.segments.iter().enumerate().filter_map(entry).collect()
+}
+
+/// Times every kernel that was launched, for the report file. All comparisons are done by then, so a kernel that
+/// fails here changes no verdict.
+fn time_kernels(
+    candidates: &[Candidate],
+    compiled: &[Compiled],
+    file: &mut Option<ReportFile>,
+    report: &mut VerifyReport,
+    progress: &(dyn Fn(&Event) + Sync),
+) {
+    let entries = file.iter().flat_map(|file| &file.runs);
+    let places: BTreeSet<(usize, usize)> =
+        entries.filter(|entry| entry.compared_us.is_some()).map(|entry| entry.place).collect();
+    let total = places.len();
+    for (done, place) in places.into_iter().enumerate() {
+        let (candidate, compiled) = (&candidates[place.0], &compiled[place.0]);
+        let (inputs, described) = (&candidate.inputs[place.1], candidate.inputs[place.1].describe());
+        progress(&Event::Note(format!("timing {} of {total}: {}, {described}", done + 1, candidate.name)));
+        checkpoint(file, State::Timing, Some((&candidate.name, &described)), report);
+        let entries = file.iter_mut().flat_map(|file| &mut file.runs);
+        let launched = entries.filter(|entry| entry.place == place && entry.compared_us.is_some());
+        if time_run(compiled, inputs, launched).is_err() {
+            return;
+        }
+    }
+}
+
+/// The device cannot run anything any more.
+struct DeviceLost;
+
+/// Runs a program again and times its launched kernels on the operands of that run.
+fn time_run<'a>(
+    compiled: &Compiled,
+    inputs: &Inputs,
+    entries: impl Iterator<Item = &'a mut RunEntry>,
+) -> Result<(), DeviceLost> {
+    let (tensors, given) = inputs.tensors();
+    let options = RunOptions::default().keep_all(true).poison(0xFF).locate(true);
+    let run = || -> Result<(Bound<'_>, Run), Error> {
+        let bound = bind::bind_given(compiled.planned().program(), tensors, given)?;
+        let run = compiled.run_normalized(&bound, &options)?;
+        Ok((bound, run))
+    };
+    let run = run();
+    for entry in entries {
+        let failed = |message: String| Some(TimingEntry::without("device_failed", message));
+        match &run {
+            Ok((bound, run)) => match time(compiled, entry.segment, bound, run) {
+                Ok(timing) => entry.timing = Some(timing),
+                Err(error) => {
+                    entry.timing = failed(chain(&error));
+                    if error.is_sticky() {
+                        return Err(DeviceLost);
+                    }
+                }
+            },
+            Err(error) => entry.timing = failed(error.message()),
+        }
+    }
+    match &run {
+        Err(error) if is_end_of_device(error) => Err(DeviceLost),
+        _ => Ok(()),
+    }
 }
 
 /// Returns true if an invalid program declares itself invalid.
@@ -147,12 +306,13 @@ fn all_inputs(loaded: &Loaded, data: Option<&Path>) -> Result<Vec<Inputs>, Error
 }
 
 /// Adds the rows of one run: one for each value that a kernel wrote, and one for every other value that is wrong.
+/// Returns the report of the run.
 fn verify_run(
     candidate: &Candidate,
     compiled: &Compiled,
     inputs: &Inputs,
     report: &mut VerifyReport,
-) -> Result<(), Error> {
+) -> Result<Report, Error> {
     let run = replay_compiled(&candidate.loaded, compiled, inputs, Scope::KernelResults)?;
     report.ran_kernels += run.ran_kernels;
     report.launches.extend(run.segments.iter().filter_map(|segment| {
@@ -184,6 +344,7 @@ fn verify_run(
         report.rows.push(VerifyRow {
             fixture: candidate.name.clone(),
             inputs: inputs.describe(),
+            segment: output.segment,
             value: output.name.clone(),
             kernel: segment.and_then(|segment| segment.kernel.clone()),
             extents,
@@ -213,21 +374,27 @@ fn verify_run(
     if compiled.device().is_some() {
         report.rows.extend(nan_rows(candidate, compiled, inputs, &run)?);
     }
-    Ok(())
+    Ok(run)
 }
 
 fn plan_of(compiled: &Compiled, segment: usize) -> Option<&ScaledMmaPlan> {
     compiled.planned().partition().segments[segment].kernel()
 }
 
-/// Returns L, M, N and K of one run.
-fn extents(plan: &ScaledMmaPlan, report: &Report, program: &Program) -> Option<[u64; 4]> {
-    let mut symbols = fourfold_ir::SymbolValues::default();
+/// Returns the extents of the symbols in one run.
+fn symbols_of(report: &Report, program: &Program) -> SymbolValues {
+    let mut symbols = SymbolValues::default();
     for (symbol, name) in program.module().symbols.iter() {
         if let Some(extent) = report.symbols.get(name) {
             symbols.set(symbol, *extent);
         }
     }
+    symbols
+}
+
+/// Returns L, M, N and K of one run.
+fn extents(plan: &ScaledMmaPlan, report: &Report, program: &Program) -> Option<[u64; 4]> {
+    let symbols = symbols_of(report, program);
     let mut extents = [0; 4];
     for (slot, dim) in extents.iter_mut().zip([&plan.batch, &plan.m, &plan.n, &plan.k]) {
         *slot = dim.evaluate(&symbols)?;
@@ -323,6 +490,7 @@ fn nan_rows(
             rows.push(VerifyRow {
                 fixture: candidate.name.clone(),
                 inputs: format!("{}, NaN padding", inputs.describe()),
+                segment: Some(segment),
                 value: module.name_of(value).to_owned(),
                 kernel: Some(kernel_name(plan)),
                 extents: extents(plan, report, program),

@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use serde::Serializer;
 
 pub use self::append::AppendFile;
-pub use self::write::write_file;
+pub use self::write::{create_file, write_file};
 
 /// The maximum size of programs, manifests, tables and problem lists, in bytes.
 pub const TEXT_LIMIT: u64 = 64 << 20;
@@ -44,6 +44,12 @@ pub enum FileError {
         path: PathBuf,
         /// The system's error.
         source: io::Error,
+    },
+    /// The path of a new file is in use.
+    #[error("`{}` exists, and is not overwritten", path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
     },
     /// The path is a folder, pipe or device.
     #[error("`{}` is not a regular file", path.display())]

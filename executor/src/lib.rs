@@ -70,6 +70,7 @@ pub mod environment;
 pub mod fallback;
 mod fault;
 mod files;
+mod host;
 mod isolation;
 pub mod kernel;
 mod last_resort;
@@ -98,9 +99,10 @@ pub use data::{
 pub use device::{Device, DeviceError, Gpu, discover};
 pub use fault::BuildFault;
 pub use files::{
-    AppendFile, FileError, RECORDS_LIMIT, TEXT_LIMIT, files_below, is_standard_stream, read_input, read_text,
-    serialize_path, write_file,
+    AppendFile, FileError, RECORDS_LIMIT, TEXT_LIMIT, create_file, files_below, is_standard_stream,
+    read_input, read_text, serialize_path, write_file,
 };
+pub use host::{driver_release, host_name};
 pub use kernel::{Kernel, LoadError};
 pub use last_resort::{Allocator, report_memory_exhaustion};
 pub use parallel::spawn_workers;

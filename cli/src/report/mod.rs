@@ -349,7 +349,7 @@ impl OutputReport {
 }
 
 /// A readable name of a generated kernel: [`kernel_name`], or `block_quantize>nvfp4`.
-fn plan_name(plan: &Plan) -> String {
+pub(crate) fn plan_name(plan: &Plan) -> String {
     match plan {
         Plan::ScaledMma(plan) => kernel_name(plan),
         Plan::BlockQuantize(plan) => {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fourfold::{Backend, Execution, Fault};
-use fourfold_executor::LaunchRecord;
+use fourfold_executor::{LaunchRecord, RunError};
 use serde::Serialize;
 
 use crate::error::{Error, exit_code};
@@ -33,6 +33,9 @@ pub struct VerifyReport {
     pub left_out: Vec<LeftOutFile>,
     /// The arguments of each launch, in debug mode.
     pub launches: Vec<VerifyLaunch>,
+    /// The reason why the requested report file is not complete; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report_error: Option<String>,
 }
 
 /// One launch of one run.
@@ -74,6 +77,8 @@ pub struct VerifyRow {
     pub fixture: String,
     /// The origin of the inputs.
     pub inputs: String,
+    /// The position of the segment that computed the value, or that failed; null if none did.
+    pub segment: Option<usize>,
     /// The compared value.
     pub value: String,
     /// The kernel that computed it; null for a value of the fallback.
@@ -129,6 +134,7 @@ impl VerifyReport {
             rows: Vec::new(),
             left_out: Vec::new(),
             launches: Vec::new(),
+            report_error: None,
         }
     }
 
@@ -161,7 +167,11 @@ impl VerifyRow {
         let fault = Some(error.fault());
         let launch = error.launch().map_or_else(String::new, |launch| format!("\n{launch}"));
         let message = format!("{}{launch}", error.message());
-        VerifyRow { ok: false, fault, ..VerifyRow::empty(fixture, inputs, message) }
+        let segment = match error {
+            Error::Run(RunError::Device { segment, .. } | RunError::Op { segment, .. }) => Some(*segment),
+            _ => None,
+        };
+        VerifyRow { ok: false, fault, segment, ..VerifyRow::empty(fixture, inputs, message) }
     }
 
     /// A row for an expectation that does not fit its value.
@@ -180,6 +190,7 @@ impl VerifyRow {
         VerifyRow {
             fixture: fixture.to_owned(),
             inputs: inputs.to_owned(),
+            segment: None,
             value: String::new(),
             kernel: None,
             extents: None,

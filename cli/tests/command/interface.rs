@@ -24,6 +24,22 @@ fn report(command: &str, program: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{command} {program}: {error}"))
 }
 
+/// The file of `verify --report`.
+fn verify_report(program: &str) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, path) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(program), "report.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_fourfold"))
+        .args(["verify", "--target", "sm_120a", "--device", "none", "--report", path])
+        .arg(file.canonicalize().expect("the program is there"))
+        .env("FOURFOLD_CACHE_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/interface-cache"))
+        .current_dir(folder.path())
+        .output()
+        .expect("the program starts");
+    let text = std::fs::read(folder.path().join(path)).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    serde_json::from_slice(&text).expect("an object")
+}
+
 /// Collects the keys of an object and of all objects in it, as paths.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
@@ -48,6 +64,7 @@ fn interface() -> BTreeSet<String> {
             keys(&report(command, program), command, &mut found);
         }
     }
+    keys(&verify_report(PROGRAMS[2]), "report", &mut found);
     let help = Command::new(env!("CARGO_BIN_EXE_fourfold")).arg("--help").output().expect("it starts");
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     let codes = help.split("Exit codes: ").nth(1).expect("the help lists the exit codes");

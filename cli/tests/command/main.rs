@@ -12,5 +12,6 @@ mod machine;
 mod profile;
 #[cfg(feature = "tune")]
 mod reference;
+mod report_file;
 mod stand_in;
 mod toolchain;

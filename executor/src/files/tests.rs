@@ -96,6 +96,25 @@ fn a_file_is_replaced_as_a_whole_and_keeps_its_permissions_and_links() {
 }
 
 #[test]
+fn a_new_file_overwrites_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new");
+    create_file(&path, b"first").unwrap();
+    std::os::unix::fs::symlink("absent", folder.path().join("link")).unwrap();
+    fs::create_dir(folder.path().join("folder")).unwrap();
+    for name in ["new", "link", "folder"] {
+        let path = folder.path().join(name);
+        let error = create_file(&path, b"second").unwrap_err();
+        assert!(matches!(&error, FileError::Exists { path: found } if *found == path), "{error}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"first");
+    let error = create_file(&folder.path().join("absent/new"), b"x").unwrap_err();
+    assert!(matches!(&error, FileError::Write { .. }), "{error}");
+    assert!(!error.io().unwrap().to_string().contains(".fourfold-"), "{error:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "no temporary file stays");
+}
+
+#[test]
 fn what_cannot_be_written_is_no_missing_file() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();

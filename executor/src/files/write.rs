@@ -24,9 +24,9 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
             Err(FileError::Write { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-    let Some(mut file) = there else { return replace(path, None, bytes).map_err(failed) };
-    let place = fs::canonicalize(path).map_err(failed)?;
-    match replace(&place, Some(&file), bytes) {
+    let Some(mut file) = there else { return place(path, None, bytes, Occupied::Replace).map_err(failed) };
+    let actual = fs::canonicalize(path).map_err(failed)?;
+    match place(&actual, Some(&file), bytes, Occupied::Replace) {
         Err(error) if is_of_the_folder(&error) => {
             let written = file.set_len(0).and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_all());
             written.map_err(failed)
@@ -35,13 +35,37 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     }
 }
 
+/// Writes a new file atomically.
+///
+/// # Errors
+/// When the file cannot be written, or the path exists: as a file, a folder or a link, even a broken one.
+pub fn create_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AlreadyExists => FileError::Exists { path: path.to_owned() },
+        _ => FileError::Write { path: path.to_owned(), source },
+    };
+    // A folder that accepts no files need not hide that the path is in use.
+    match fs::symlink_metadata(path) {
+        Ok(_) => Err(FileError::Exists { path: path.to_owned() }),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+        Err(_) => place(path, None, bytes, Occupied::Fail).map_err(failed),
+    }
+}
+
 /// Returns true if the folder rejects a new file, though the old one may be writable.
 fn is_of_the_folder(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ResourceBusy)
 }
 
+/// The rule for a path that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Occupied {
+    Fail,
+    Replace,
+}
+
 /// Moves a new file into place, with the permissions of the existing one.
-fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
+fn place(path: &Path, there: Option<&File>, bytes: &[u8], occupied: Occupied) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
     let mut builder = tempfile::Builder::new();
@@ -57,7 +81,11 @@ fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
         file.write_all(bytes)?;
         // Some file systems report a full disk only now.
         file.as_file().sync_all()?;
-        file.persist(path).map(|_| ()).map_err(|error| error.error)
+        let placed = match occupied {
+            Occupied::Fail => file.persist_noclobber(path),
+            Occupied::Replace => file.persist(path),
+        };
+        placed.map(|_| ()).map_err(|error| error.error)
     })();
     forget_temporary(&temporary);
     written

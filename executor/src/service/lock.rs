@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
 
+use crate::host::host_name;
 use crate::process::Cancel;
 
 /// A lock held until it is dropped.
@@ -106,8 +107,7 @@ impl FileLock {
 
     fn sign(&self) -> io::Result<()> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = host.split_whitespace().next().unwrap_or("this machine");
+        let host = host_name().unwrap_or_else(|| "this machine".to_owned());
         self.file.set_len(0)?;
         (&self.file).write_all(format!("{} {since} {host}\n", std::process::id()).as_bytes())
     }

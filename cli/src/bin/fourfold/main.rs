@@ -317,6 +317,7 @@ fn error_object(error: &Error) -> serde_json::Value {
         "error": error.message(),
         "diagnostics": diagnostics,
         "launch": error.launch(),
+        "help": error.remedy(),
     })
 }
 
