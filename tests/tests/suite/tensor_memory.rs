@@ -40,10 +40,10 @@ fn cases(format: Format, group: u32) -> Vec<Case> {
                 steps: steps(width, turn),
                 place: turn % 4,
                 stride: 1 + turn as u32 / 2 % 2,
-                accumulates: turn % 3 != 0,
+                accumulates: !turn.is_multiple_of(3),
                 path: Path::ALL[turn / 2 % 4],
                 swaps_ids: turn % 4 < 2,
-                descending: turn % 2 == 0,
+                descending: turn.is_multiple_of(2),
             });
         }
     }

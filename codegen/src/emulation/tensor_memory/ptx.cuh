@@ -76,7 +76,8 @@ __device__ __forceinline__ void store_cluster(uint32_t address, uint4 value) {
 
 // Stores to a CTA of the cluster, and completes 16 bytes of a barrier there.
 __device__ __forceinline__ void store_async(uint32_t address, uint4 value, uint32_t barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   address),
                "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
                : "memory");
 }
@@ -115,7 +116,8 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
 
 // Completes bytes of a barrier of a CTA of the cluster.
 __device__ __forceinline__ void barrier_complete_tx(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 
 // The same for a barrier of this CTA, in a kernel that may be launched without a cluster.

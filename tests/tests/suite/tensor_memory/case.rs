@@ -270,8 +270,8 @@ impl Case {
                 | is_mx << 23
                 | (128 * self.group / 16) << 24
                 | id_of_a << 29,
-            sfa: columns.sfa + atom_of_k * 4 | id_of_a << 30,
-            sfb: columns.sfb + atom_of_k * self.atoms_along_n() * 4 | id_of_b << 30,
+            sfa: (columns.sfa + atom_of_k * 4) | id_of_a << 30,
+            sfb: (columns.sfb + atom_of_k * self.atoms_along_n() * 4) | id_of_b << 30,
             accumulates: u32::from(accumulates),
             a: descriptor(self.start(false, step), 1, self.stride_bytes(), layout),
             b: descriptor(self.start(true, step), 1, self.stride_bytes(), layout),

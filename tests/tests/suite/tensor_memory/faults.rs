@@ -146,7 +146,7 @@ fn shared_descriptors(at: &mut Provocation, case: &Case) {
     for (odd, wrong) in [(1, 8 | 64), (3, 8), (5, 8), (7, 8)] {
         check(at, &format!("layout {odd}"), wrong, &|of| layout(of, odd));
     }
-    let stride = |of: u64, stride: u64| of & !(0x3FFF << 32) | stride / 16 << 32;
+    let stride = |of: u64, stride: u64| of & !(0x3FFF << 32) | (stride / 16) << 32;
     for bytes in [0, 16, 512, 1024 + 128, 1024 + 512] {
         check(at, &format!("stride {bytes}"), 64, &|of| stride(of, bytes));
     }
@@ -184,7 +184,7 @@ fn instruction_descriptors(at: &mut Provocation, case: &Case) {
             check(at, case, &format!("bit {bit}"), wrong, &|of| of ^ 1 << bit);
         }
     }
-    let extent = |of: u32, n: u32| of & !(0x3F << 17) | n / 8 << 17;
+    let extent = |of: u32, n: u32| of & !(0x3F << 17) | (n / 8) << 17;
     let mut extents = vec![0, 264, 8 * 63];
     if case.group == 2 {
         extents.extend([8, 24, 248]);

@@ -63,7 +63,17 @@ uint32_t unwritten = 0, misused = 0;
 struct Event {
   uint32_t kind, address, value;
 };
-enum Kind : uint32_t { kArrive = 1, kCompleteTx, kCompleteOwnTx, kStoreAsync, kInit, kInval, kExpectTx, kFenceAsync, kFenceCluster };
+enum Kind : uint32_t {
+  kArrive = 1,
+  kCompleteTx,
+  kCompleteOwnTx,
+  kStoreAsync,
+  kInit,
+  kInval,
+  kExpectTx,
+  kFenceAsync,
+  kFenceCluster,
+};
 Event events[kEvents];
 uint32_t event_count = 0;
 
@@ -160,18 +170,12 @@ inline uint32_t atomicExch(uint32_t *at, uint32_t value) {
 // Without the replication of signs, which the device code does not use.
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   uint64_t const bytes = static_cast<uint64_t>(y) << 32 | x;
-  uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) {
-    result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7u) & 0xFFu) << 8 * i;
-  }
-  return result;
+  return (bytes >> ((selector & 7u) << 3) & 0xFFu) | (bytes >> ((selector >> 4 & 7u) << 3) & 0xFFu) << 8 |
+         (bytes >> ((selector >> 8 & 7u) << 3) & 0xFFu) << 16 | (bytes >> ((selector >> 12 & 7u) << 3) & 0xFFu) << 24;
 }
+// The highest bits of bytes are subtracted apart, so that no byte borrows from the next.
 inline uint32_t __vsub4(uint32_t x, uint32_t y) {
-  uint32_t result = 0;
-  for (int i = 0; i < 32; i += 8) {
-    result |= ((x >> i) - (y >> i) & 0xFFu) << i;
-  }
-  return result;
+  return ((x | 0x80808080u) - (y & 0x7F7F7F7Fu)) ^ ((x ^ ~y) & 0x80808080u);
 }
 inline int __dp4a(int x, int y, int sum) {
   for (int i = 0; i < 32; i += 8) {
