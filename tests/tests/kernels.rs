@@ -425,6 +425,30 @@ fn an_emulated_kernel_has_what_stands_for_the_mma_and_no_invalid_path() {
 }
 
 #[test]
+fn every_default_kernel_with_tensor_memory_is_rewritten_for_hopper() {
+    let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4];
+    let of = |name| formats.map(|format| designs(name, format, cutlass())).concat();
+    let specs = ["sm_100a", "sm_103a"]
+        .into_iter()
+        .flat_map(|name| of(name).into_iter().map(move |design| spec(name, &design, usual_epilogue())));
+    let kernels: Vec<PlannedKernel> = specs
+        .map(|spec| {
+            let mut kernel = planned(spec);
+            kernel.source = emulate(&kernel.source).expect("the family can be emulated");
+            kernel
+        })
+        .collect();
+    assert!(kernels.len() >= 12, "{} kernels", kernels.len());
+    for built in build(kernels, Path::new(env!("CARGO_TARGET_TMPDIR")).join("rewritten")) {
+        let resources = artifact(&built).resources();
+        println!("{}: {:?}, {} traps", built.planned.source.kernel, resources.opcodes, resources.traps);
+        assert!(resources.opcodes.keys().any(|name| name.starts_with("IDP.4A")), "{:?}", resources.opcodes);
+        assert!(resources.opcodes.keys().all(|name| !name.starts_with("UTC")), "{:?}", resources.opcodes);
+        assert_eq!(resources.traps, 0);
+    }
+}
+
+#[test]
 fn a_map_of_fragments_that_is_not_the_library_s_does_not_compile() {
     let failure = builds().misread.outcome.as_ref().expect_err("the fragment map is wrong");
     assert_eq!(failure.code, "compile_error");
