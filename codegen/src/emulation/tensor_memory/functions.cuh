@@ -10,7 +10,7 @@ extern "C" __device__ __noinline__ void fourfold_flush(uint32_t mask) {
     return;
   }
   execute(queue, lane_id(), 32);
-  asm volatile("fence.proxy.async;" ::: "memory");
+  fence_async();
   __syncwarp();
   if (lane_id() == 0) {
     store(&queue.count, 0);
@@ -56,7 +56,7 @@ extern "C" __device__ __noinline__ void fourfold_alloc(uint32_t at, uint32_t col
       }
     }
     __threadfence();
-    asm volatile("st.shared::cta.u32 [%0], %1;" ::"r"(at), "r"(0) : "memory");
+    store_shared(at, 0u);
   }
   __syncwarp();
 }
@@ -106,10 +106,10 @@ extern "C" __device__ __noinline__ void fourfold_commit(uint32_t barrier, uint32
     execute(queue, 0, 1);
     store(&queue.count, 0);
   }
-  asm volatile("fence.proxy.async;" ::: "memory");
+  fence_async();
   __threadfence();
   if (multicast == 0) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+    barrier_arrive(barrier);
     return;
   }
   if (mask >> cluster_size() != 0) {
@@ -117,7 +117,7 @@ extern "C" __device__ __noinline__ void fourfold_commit(uint32_t barrier, uint32
   }
   for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
     if ((mask >> rank & 1u) != 0) {
-      asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(shared_of(barrier, rank)) : "memory");
+      barrier_arrive(shared_of(barrier, rank));
     }
   }
 }
@@ -170,20 +170,17 @@ extern "C" __device__ __noinline__ void fourfold_try_cancel(uint32_t answer, uin
   uint32_t const x = has ? number % clusters_x() * cluster_size_x() : 0;
   uint32_t const y = has ? number / clusters_x() % clusters_y() * cluster_size_y() : 0;
   uint32_t const z = has ? number / clusters_x() / clusters_y() * cluster_size_z() : 0;
+  uint4 const value = {x, y, z, has ? 1u : 0u};
   if (multicast == 0 || cluster_size() == 1) {
     // st.async is an illegal instruction in a kernel that is launched without a cluster.
-    asm volatile("st.shared::cta.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(answer), "r"(x), "r"(y), "r"(z), "r"(has ? 1 : 0)
-                 : "memory");
+    store_shared(answer, value);
     __threadfence_block();
-    asm volatile("fence.proxy.async;" ::: "memory");
-    asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], 16;" ::"r"(barrier) : "memory");
+    fence_async();
+    barrier_complete_own_tx(barrier, 16);
     return;
   }
   for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-                     shared_of(answer, rank)),
-                 "r"(x), "r"(y), "r"(z), "r"(has ? 1 : 0), "r"(shared_of(barrier, rank))
-                 : "memory");
+    store_async(shared_of(answer, rank), value, shared_of(barrier, rank));
   }
 }
 
@@ -195,10 +192,10 @@ extern "C" __device__ __noinline__ uint64_t fourfold_waited(uint64_t since, uint
   }
   if (now - since > kPatience) {
     record(kStuck, barrier, parity, warp_id());
-    asm volatile("exit;");
+    exit_thread();
   }
   if (now - since > kShortPatience && load(&fourfold_state.fault) != kNone) {
-    asm volatile("exit;");
+    exit_thread();
   }
   return since;
 }
@@ -223,10 +220,9 @@ __shared__ alignas(1024) uint64_t fourfold_own_barrier[128];
 // Returns the address of that barrier, ready for `bytes` bytes.
 extern "C" __device__ __noinline__ uint32_t fourfold_begin_load(uint32_t bytes) {
   uint32_t const barrier = static_cast<uint32_t>(__cvta_generic_to_shared(fourfold_own_barrier));
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async;" ::: "memory");
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  barrier_init(barrier);
+  fence_async();
+  barrier_expect_tx(barrier, bytes);
   return barrier;
 }
 
@@ -235,19 +231,13 @@ extern "C" __device__ __noinline__ uint32_t fourfold_begin_load(uint32_t bytes) 
 extern "C" __device__ __noinline__ void fourfold_finish_load(uint32_t to, uint32_t bytes, uint32_t barrier, uint32_t mask) {
   uint32_t const own = static_cast<uint32_t>(__cvta_generic_to_shared(fourfold_own_barrier));
   uint64_t const since = nanoseconds();
-  uint32_t done = 0;
-  while (done == 0) {
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(own)
-        : "memory");
-    if (done == 0 && nanoseconds() - since > kPatience) {
+  while (!barrier_try_wait(own)) {
+    if (nanoseconds() - since > kPatience) {
       record(kStuck, own, 0, warp_id());
-      asm volatile("exit;");
+      exit_thread();
     }
   }
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(own) : "memory");
+  barrier_inval(own);
   if (mask >> cluster_size() != 0) {
     record(kMulticast, mask, cluster_size(), 2);
   }
@@ -257,16 +247,10 @@ extern "C" __device__ __noinline__ void fourfold_finish_load(uint32_t to, uint32
     }
     if (rank != rank_in_cluster()) {
       for (uint32_t i = 0; i < bytes; i += 16) {
-        uint4 const value = load_shared(to + i, false);
-        asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared_of(to + i, rank)), "r"(value.x),
-                     "r"(value.y), "r"(value.z), "r"(value.w)
-                     : "memory");
+        store_cluster(shared_of(to + i, rank), load_shared(to + i, false));
       }
     }
-    asm volatile("fence.acq_rel.cluster;" ::: "memory");
-    asm volatile("mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%0], %1;" ::"r"(
-                     shared_of(barrier, rank & ~1u)),
-                 "r"(bytes)
-                 : "memory");
+    fence_cluster();
+    barrier_complete_tx(shared_of(barrier, rank & ~1u), bytes);
   }
 }

@@ -223,7 +223,7 @@ __device__ void execute(Queue &queue, uint32_t lane, uint32_t lanes) {
     Instruction const of = queue.instructions[i];
     if (of.group == 2) {
       // The other CTA's shared memory was written by its own threads.
-      asm volatile("fence.acq_rel.cluster;" ::: "memory");
+      fence_cluster();
     }
     if (of.block == 0) {
       execute_copy(of, lane, lanes);
