@@ -103,17 +103,20 @@ struct Cta {
 
   __device__ Cta(uint32_t rank, bool remote, uint32_t sm) : shared(shared_of(0, rank)), remote(remote), memory(sm) {}
 
-  // Loads 16 bytes at an offset in shared memory. All CTAs have as much.
-  __device__ uint4 load(uint32_t offset) const {
+  // Returns whether the CTA has 16 bytes at an offset in shared memory. All CTAs have as much.
+  __device__ bool has(uint32_t offset) const {
     if (offset + 16 > shared_bytes()) {
       record(kBeyondShared, offset, shared_bytes(), 0);
-      return {kNan, kNan, kNan, kNan};
+      return false;
     }
-    return load_shared(shared + offset, remote);
+    return true;
   }
+
+  __device__ uint4 load(uint32_t offset) const { return load_shared(shared + offset, remote); }
 };
 
-__device__ Cta cta_of_pair(uint32_t group, uint32_t index) {
+// Returns the own CTA if there is no other, whose results are then not valid.
+__device__ Cta cta_of_pair(uint32_t group, uint32_t index, bool &valid) {
   uint32_t const own = rank_in_cluster(), rank = group == 1 ? own : (own & ~1u) + index;
   if (rank == own) {
     return Cta(rank, false, own_sm());
@@ -121,15 +124,17 @@ __device__ Cta cta_of_pair(uint32_t group, uint32_t index) {
   uint32_t const sm = load(&fourfold_state.sm_of[cta_number(rank)]);
   if (sm == 0) {
     record(kNoPeer, rank, 0, 0);
+    valid = false;
     return Cta(own, false, own_sm());
   }
   return Cta(rank, true, sm - 1);
 }
 
 // The column of a tensor-memory address whose lane must be 0 ("Tensor Memory Addressing").
-__device__ uint32_t column_of(uint32_t address) {
+__device__ uint32_t column_of(uint32_t address, bool &valid) {
   if (address >> 16 != 0) {
     record(kLaneOfAddress, address, 0, 0);
+    valid = false;
   }
   return address & 0xFFFFu;
 }

@@ -130,6 +130,7 @@ __device__ uint32_t *address_of_warp(uint32_t address, uint32_t count) {
   uint32_t const column = address & 0xFFFFu, lane = address >> 16;
   if (lane != warp_id() % 4 * 32) {
     record(kLaneOfWarp, address, warp_id(), 0);
+    return nullptr;
   }
   if (!memory.has(column, count)) {
     return nullptr;
@@ -137,7 +138,7 @@ __device__ uint32_t *address_of_warp(uint32_t address, uint32_t count) {
   return memory.at(column, warp_id() % 4 * 32 + lane_id());
 }
 
-// Stands for columns that are not allocated: loads give NaN, and stores are lost.
+// Stands for words that a warp may not access: loads give NaN, and stores are lost.
 __device__ uint32_t nowhere[kMaxSms * kColumns * kLanes];
 
 }  // namespace

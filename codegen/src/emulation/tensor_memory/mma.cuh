@@ -61,9 +61,10 @@ struct MmaDescriptor {
 };
 
 // The column of the scales: the two highest bits of their address repeat the descriptor's scale ID.
-__device__ uint32_t scale_column(uint32_t address, uint32_t id, uint32_t descriptor) {
+__device__ uint32_t scale_column(uint32_t address, uint32_t id, uint32_t descriptor, bool &valid) {
   if (address >> 30 != id || (address >> 16 & 0x3FFFu) != 0) {
     record(kScaleAddress, address, descriptor, 0);
+    valid = false;
   }
   return address & 0xFFFFu;
 }
@@ -107,6 +108,16 @@ struct Row {
       words[2 * i + 1] = twice(codes[i] >> 16);
     }
   }
+
+  // Returns whether the CTA has the row.
+  __device__ bool load(Cta const &cta, SharedMatrix const &matrix, uint32_t row) {
+    uint32_t const low = matrix.address(row, 0), high = matrix.address(row, 1);
+    if (!cta.has(low) || !cta.has(high)) {
+      return false;
+    }
+    set(cta.load(low), cta.load(high));
+    return true;
+  }
 };
 
 // The scale word of a row of A: the same in all four groups of 32 lanes.
@@ -133,7 +144,7 @@ struct Multiplication {
     bool const powers_of_two = descriptor.powers_of_two;
     uint32_t const block = of.block;
     Row codes;
-    codes.set(cta.load(a.address(row, 0)), cta.load(a.address(row, 1)));
+    bool const has_codes = codes.load(cta, a, row);
     uint32_t const scales = scales_of_a(cta.memory, sfa, row) >> 8 * descriptor.sfa_id;
     double row_scales[4];
     for (uint32_t i = 0; i < 64 / block; ++i) {
@@ -142,9 +153,8 @@ struct Multiplication {
     uint32_t const share = descriptor.n / group;
     for (uint32_t n = 0; n < descriptor.n; ++n) {
       Cta const &source = n < share ? first : second;
-      uint32_t const row_of_b = n % share;
       Row other;
-      other.set(source.load(b.address(row_of_b, 0)), source.load(b.address(row_of_b, 1)));
+      bool const has_both = other.load(source, b, n % share) && has_codes;
       // Each lane reads another of the four copies, so that a wrong copy is seen.
       uint32_t const copy = row % 4;
       uint32_t const word = load(cta.memory.at(sfb + n / 32, copy * 32 + n % 32)) >> 8 * descriptor.sfb_id;
@@ -159,7 +169,7 @@ struct Multiplication {
         double const scale = row_scales[i] * scale_of(word >> 8 * i & 0xFFu, powers_of_two);
         sum = static_cast<float>(static_cast<double>(sum) + static_cast<double>(products) * scale);
       }
-      store(result, __float_as_uint(sum));
+      store(result, has_both ? __float_as_uint(sum) : kNan);
     }
   }
 };
@@ -168,21 +178,20 @@ struct Multiplication {
 __device__ __noinline__ void execute_mma(Instruction const &of, uint32_t lane, uint32_t lanes) {
   MmaDescriptor const descriptor(of.descriptor, of.block, of.group);
   SharedMatrix const a(of.a, true), b(of.b, true);
-  uint32_t const d = column_of(of.d);
-  uint32_t const sfa = scale_column(of.sfa, descriptor.sfa_id, of.descriptor);
-  uint32_t const sfb = scale_column(of.sfb, descriptor.sfb_id, of.descriptor);
-  Cta const first = cta_of_pair(of.group, 0), second = cta_of_pair(of.group, of.group - 1);
+  bool valid = descriptor.valid && a.valid && b.valid;
+  uint32_t const d = column_of(of.d, valid);
+  uint32_t const sfa = scale_column(of.sfa, descriptor.sfa_id, of.descriptor, valid);
+  uint32_t const sfb = scale_column(of.sfb, descriptor.sfb_id, of.descriptor, valid);
+  Cta const first = cta_of_pair(of.group, 0, valid), second = cta_of_pair(of.group, of.group - 1, valid);
   for (uint32_t index = 0; index < of.group; ++index) {
     Cta const &cta = index == 0 ? first : second;
-    if (!descriptor.valid || !cta.memory.has(d, descriptor.n)) {
-      continue;
-    }
-    bool const readable = a.valid && b.valid && cta.memory.has(sfa, 4) && cta.memory.has(sfb, (descriptor.n + 31) / 32);
+    bool const computable = cta.memory.has(d, descriptor.n) && valid && cta.memory.has(sfa, 4) &&
+                            cta.memory.has(sfb, (descriptor.n + 31) / 32);
     for (uint32_t row = lane; row < kLanes; row += lanes) {
-      if (readable) {
+      if (computable) {
         Multiplication{of, descriptor, a, b, d, sfa, sfb, of.group}.rows(cta, first, second, row);
       } else {
-        for (uint32_t n = 0; n < descriptor.n; ++n) {
+        for (uint32_t n = 0; n < descriptor.n && d + n < cta.memory.columns; ++n) {
           store(cta.memory.at(d + n, row), kNan);
         }
       }
@@ -194,23 +203,22 @@ __device__ __noinline__ void execute_mma(Instruction const &of, uint32_t lane, u
 // lanes.
 __device__ __noinline__ void execute_copy(Instruction const &of, uint32_t lane, uint32_t lanes) {
   SharedMatrix const source(of.a, false);
-  uint32_t const column = column_of(of.d);
+  bool valid = source.valid;
+  uint32_t const column = column_of(of.d, valid);
   for (uint32_t index = 0; index < of.group; ++index) {
-    Cta const cta = cta_of_pair(of.group, index);
-    if (!cta.memory.has(column, 4)) {
-      continue;
-    }
+    Cta const cta = cta_of_pair(of.group, index, valid);
+    bool const readable = cta.memory.has(column, 4) && valid;
     for (uint32_t row = lane; row < 32; row += lanes) {
+      uint32_t const from = source.address(row, 0);
       uint4 value = {kNan, kNan, kNan, kNan};
-      if (source.valid) {
-        value = cta.load(source.address(row, 0));
+      if (readable && cta.has(from)) {
+        value = cta.load(from);
       }
-      for (uint32_t copy = 0; copy < 4; ++copy) {
-        uint32_t const to = copy * 32 + row;
-        store(cta.memory.at(column, to), value.x);
-        store(cta.memory.at(column + 1, to), value.y);
-        store(cta.memory.at(column + 2, to), value.z);
-        store(cta.memory.at(column + 3, to), value.w);
+      uint32_t const words[4] = {value.x, value.y, value.z, value.w};
+      for (uint32_t i = 0; i < 4 && column + i < cta.memory.columns; ++i) {
+        for (uint32_t copy = 0; copy < 4; ++copy) {
+          store(cta.memory.at(column + i, copy * 32 + row), words[i]);
+        }
       }
     }
   }

@@ -36,7 +36,7 @@ enum Fault : uint32_t {
   kNoPeer = 16,                // the CTA
   kGroup = 17,                 // .cta_group, the CTAs of the cluster
   kMulticast = 18,             // the mask, the CTAs of the cluster
-  kScalesDiffer = 19,          // the row, the column
+  kScalesDiffer = 19,          // the row, the column, the copy
   kBeyondShared = 20,          // the offset, the bytes of shared memory
 };
 
