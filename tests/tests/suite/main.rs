@@ -11,5 +11,6 @@ mod processes;
 mod properties;
 mod quantize;
 mod signatures;
+mod tensor_memory;
 mod tidy;
 mod tiles;

@@ -1,0 +1,410 @@
+//! One tile of a GEMM as CUTLASS lays it out: shared memory, tensor memory, descriptors, and the expected results.
+
+use super::device::{COLUMNS, Device, Function, Instruction, LANES, POISON, Registers, Threads};
+use super::problem::{K, Problem, ROWS, STEP};
+
+/// The swizzles, by the bytes of a row of an atom.
+pub(super) const WIDTHS: [u32; 3] = [32, 64, 128];
+
+/// The format of the operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Blocks of 16 codes with ue4m3 scales.
+    Nvfp4,
+    /// Blocks of 32 codes with ue8m0 scales.
+    Mxfp4,
+}
+
+impl Format {
+    pub const ALL: [Format; 2] = [Format::Nvfp4, Format::Mxfp4];
+
+    /// The codes per scale.
+    pub fn block(self) -> usize {
+        match self {
+            Format::Nvfp4 => 16,
+            Format::Mxfp4 => 32,
+        }
+    }
+
+    /// A scale code that is NaN.
+    pub fn nan(self) -> u8 {
+        match self {
+            Format::Nvfp4 => 0x7F,
+            Format::Mxfp4 => 0xFF,
+        }
+    }
+
+    /// The steps along K whose scales one column of tensor memory has.
+    fn steps_per_atom(self) -> usize {
+        4 * self.block() / STEP
+    }
+
+    /// The scale ID of a step: the byte of its first scale.
+    fn id(self, step: usize) -> u32 {
+        (step % self.steps_per_atom() * (STEP / self.block())) as u32
+    }
+}
+
+/// The functions that execute the instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    /// `execute_mma` by one thread.
+    Thread,
+    /// `execute_mma` by each lane in turn.
+    Lanes,
+    /// A queue that the warp's next `elect.sync` executes.
+    Flush,
+    /// A queue that a `tcgen05.commit` executes.
+    Commit,
+}
+
+impl Path {
+    pub const ALL: [Path; 4] = [Path::Thread, Path::Lanes, Path::Flush, Path::Commit];
+}
+
+/// One tile.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub format: Format,
+    /// The SMs.
+    pub group: u32,
+    pub n: u32,
+    /// The bytes of a row of a swizzle atom.
+    pub width: u32,
+    /// The steps along K, in the order of the instructions.
+    pub steps: Vec<usize>,
+    /// One of four layouts of tensor memory.
+    pub place: usize,
+    /// The distance of groups of eight rows, in units of the densest.
+    pub stride: u32,
+    /// The first instruction adds to numbers that are in D.
+    pub accumulates: bool,
+    pub path: Path,
+    /// The scales of B have another scale ID than those of A.
+    pub swaps_ids: bool,
+    /// Higher lanes run first.
+    pub descending: bool,
+}
+
+/// The offsets of scales in shared memory, 512 bytes per atom.
+const SFA: u32 = 160 << 10;
+const SFB: u32 = 176 << 10;
+
+/// The columns of tensor memory that a case uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Columns {
+    pub d: u32,
+    pub sfa: u32,
+    pub sfb: u32,
+}
+
+impl Case {
+    /// Returns a case of two SMs.
+    pub fn pair(format: Format) -> Case {
+        Case {
+            format,
+            group: 2,
+            n: 96,
+            width: 128,
+            steps: vec![2],
+            place: 1,
+            stride: 1,
+            accumulates: false,
+            path: Path::Flush,
+            swaps_ids: true,
+            descending: false,
+        }
+    }
+
+    /// Returns a case of one SM.
+    pub fn single(format: Format) -> Case {
+        Case { group: 1, ..Case::pair(format) }
+    }
+
+    fn atoms_along_k(&self) -> u32 {
+        (K / STEP / self.format.steps_per_atom()) as u32
+    }
+
+    /// The atoms of scales of B, each for 128 rows.
+    fn atoms_along_n(&self) -> u32 {
+        self.n.div_ceil(128)
+    }
+
+    pub fn registers(&self) -> Registers {
+        Registers { descending: self.descending, ..Registers::new(self.group) }
+    }
+
+    /// The thread that issues instructions.
+    pub fn issuer(&self) -> Threads {
+        Threads { lanes: 1 << 7, ..self.warp() }
+    }
+
+    /// The warp of that thread.
+    pub fn warp(&self) -> Threads {
+        Threads::warp(0, 1)
+    }
+
+    pub fn columns(&self) -> Columns {
+        let (of_a, of_b) = (4 * self.atoms_along_k(), 4 * self.atoms_along_k() * self.atoms_along_n());
+        let end = COLUMNS as u32;
+        match self.place {
+            0 => Columns { d: 0, sfa: self.n, sfb: self.n + of_a },
+            1 => Columns { d: end - self.n, sfa: 0, sfb: of_a },
+            2 => Columns { d: 3, sfa: end - of_b - of_a, sfb: end - of_b },
+            _ => Columns { d: end - of_a - of_b - self.n, sfa: end - of_a, sfb: end - of_a - of_b },
+        }
+    }
+
+    /// The offset of A or B, a multiple of the swizzle atom's bytes.
+    fn base(&self, is_b: bool) -> u32 {
+        let atom = 8 * self.width;
+        if is_b { (64 << 10) + 5 * atom } else { (4 << 10) + 3 * atom }
+    }
+
+    fn stride_bytes(&self) -> u32 {
+        self.stride * 8 * self.width
+    }
+
+    /// The offset of a step along K: within a swizzle atom, then in the next atoms, which follow all rows.
+    fn start(&self, is_b: bool, step: usize) -> u32 {
+        let rows = if is_b { self.n / self.group } else { LANES as u32 };
+        let byte = (step * STEP / 2) as u32;
+        self.base(is_b) + byte / self.width * (rows / 8 * self.stride_bytes()) + byte % self.width
+    }
+
+    /// Writes rows of codes into shared memory, each 16 bytes at the place that the swizzle gives them.
+    fn write_codes(&self, device: &mut Device, cta: u32, is_b: bool, rows: &[Vec<u8>]) {
+        let region = rows.len() as u32 / 8 * self.stride_bytes();
+        for (row, codes) in (0..).zip(rows) {
+            for (piece, codes) in (0..).zip(codes.chunks(32)) {
+                let bytes: Vec<u8> = codes.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
+                let (atom, chunk) = (piece * 16 / self.width, piece * 16 % self.width / 16);
+                // The eight rows of an atom are lines of 128 bytes. A line's number is XORed with its chunks'.
+                let line = row % 8 * self.width / 128;
+                let offset = row / 8 * self.stride_bytes() + row % 8 * self.width + (chunk ^ line) * 16;
+                device.write_shared(cta, self.base(is_b) + atom * region + offset, &bytes);
+            }
+        }
+    }
+
+    /// Returns an atom of scales: 128 rows with four scales each, 32 rows beside each other.
+    fn scale_atom(&self, scales: &[Vec<u8>], atom_of_k: u32, is_b: bool) -> Vec<u8> {
+        let mut bytes = vec![0xFF; 512];
+        for (row, scales) in scales.iter().take(128).enumerate() {
+            let of_row = &scales[4 * atom_of_k as usize..][..4];
+            for (place, scale) in of_row.iter().enumerate() {
+                let place = if is_b && self.has_other_ids() { place ^ 2 } else { place };
+                bytes[row % 32 * 16 + row / 32 * 4 + place] = *scale;
+            }
+        }
+        bytes
+    }
+
+    fn has_other_ids(&self) -> bool {
+        self.swaps_ids && self.format == Format::Mxfp4
+    }
+
+    /// The rows of A of a CTA.
+    fn rows_of_a(&self, cta: u32) -> std::ops::Range<usize> {
+        cta as usize * LANES..(cta as usize + 1) * LANES
+    }
+
+    /// Resets the device, allocates tensor memory, and writes operands into shared memory.
+    pub fn load(&self, device: &mut Device, problem: &Problem) {
+        device.reset(&self.registers());
+        device.alloc((1 << self.group) - 1, COLUMNS as u32, self.group);
+        let share = (self.n / self.group) as usize;
+        for cta in 0..self.group {
+            let rows = self.rows_of_a(cta);
+            self.write_codes(device, cta, false, &problem.a[rows.clone()]);
+            self.write_codes(device, cta, true, &problem.b[cta as usize * share..][..share]);
+            for atom_of_k in 0..self.atoms_along_k() {
+                let atom = self.scale_atom(&problem.sfa[rows.clone()], atom_of_k, false);
+                device.write_shared(cta, SFA + atom_of_k * 512, &atom);
+                for atom_of_n in 0..self.atoms_along_n() {
+                    let rows = atom_of_n as usize * 128..self.n as usize;
+                    let atom = self.scale_atom(&problem.sfb[rows], atom_of_k, true);
+                    let index = atom_of_k * self.atoms_along_n() + atom_of_n;
+                    device.write_shared(cta, SFB + index * 512, &atom);
+                }
+            }
+        }
+    }
+
+    /// Returns the copies of scales.
+    pub fn copies(&self) -> Vec<Instruction> {
+        let columns = self.columns();
+        let copy = |from: u32, to: u32| Instruction {
+            group: self.group,
+            d: to,
+            // A matrix without swizzle: rows of 16 bytes, eight of them in 128 bytes. The leading offset is not used.
+            a: descriptor(from, 3, 128, 0),
+            ..Instruction::default()
+        };
+        let of_a = (0..self.atoms_along_k()).map(|atom| copy(SFA + atom * 512, columns.sfa + atom * 4));
+        let of_b = (0..self.atoms_along_k() * self.atoms_along_n())
+            .map(|atom| copy(SFB + atom * 512, columns.sfb + atom * 4));
+        of_a.chain(of_b).collect()
+    }
+
+    /// Returns the multiplication of a step.
+    pub fn multiplication(&self, step: usize, accumulates: bool) -> Instruction {
+        let columns = self.columns();
+        let atom_of_k = (step / self.format.steps_per_atom()) as u32;
+        let id_of_a = self.format.id(step);
+        let id_of_b = if self.has_other_ids() { id_of_a ^ 2 } else { id_of_a };
+        let layout = match self.width {
+            32 => 6,
+            64 => 4,
+            _ => 2,
+        };
+        let is_mx = u32::from(self.format == Format::Mxfp4);
+        let e2m1 = 1 << 7 | 1 << 10;
+        Instruction {
+            block: self.format.block() as u32,
+            group: self.group,
+            d: columns.d,
+            descriptor: id_of_b << 4
+                | e2m1
+                | (self.n / 8) << 17
+                | is_mx << 23
+                | (128 * self.group / 16) << 24
+                | id_of_a << 29,
+            sfa: columns.sfa + atom_of_k * 4 | id_of_a << 30,
+            sfb: columns.sfb + atom_of_k * self.atoms_along_n() * 4 | id_of_b << 30,
+            accumulates: u32::from(accumulates),
+            a: descriptor(self.start(false, step), 1, self.stride_bytes(), layout),
+            b: descriptor(self.start(true, step), 1, self.stride_bytes(), layout),
+        }
+    }
+
+    /// Executes instructions in the way of the case.
+    pub fn execute(&self, device: &mut Device, instructions: &[Instruction]) {
+        for instruction in instructions {
+            let is_copy = instruction.block == 0;
+            let (function, threads) = match (self.path, is_copy) {
+                (Path::Thread, true) => (Function::ExecuteCopy, self.issuer()),
+                (Path::Thread, false) => (Function::ExecuteMma, self.issuer()),
+                (Path::Lanes, true) => (Function::ExecuteCopyByLanes, self.warp()),
+                (Path::Lanes, false) => (Function::ExecuteMmaByLanes, self.warp()),
+                (_, true) => (Function::CopyScales, self.issuer()),
+                (_, false) => (Function::Mma, self.issuer()),
+            };
+            device.issue(function, threads, instruction);
+        }
+        match self.path {
+            Path::Flush => drop(device.call(Function::Flush, self.warp(), &[u64::from(u32::MAX)])),
+            Path::Commit => drop(device.call(Function::Commit, self.issuer(), &[0, 0, 1, 0])),
+            Path::Thread | Path::Lanes => {}
+        }
+    }
+
+    /// Returns the numbers in D before the first multiplication: multiples of the unit of their row and column.
+    fn initial(&self, problem: &Problem, m: usize, n: usize) -> f64 {
+        match &problem.units {
+            Some([of_a, of_b]) if self.accumulates => {
+                let number = (m * 1_664_525 + n * 22_695_477 + m * n) % 8191;
+                (number as f64 - 4095.0) / 4.0 * 2f64.powi(of_a[m] + of_b[n])
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Returns the expected tensor memory of a CTA, without D: poison and scales.
+    pub fn expected_scales(&self, problem: &Problem, cta: u32) -> Vec<u32> {
+        let mut words = vec![POISON; COLUMNS * LANES];
+        let columns = self.columns();
+        let mut write = |first: u32, atom: &[u8]| {
+            for row in 0..128 {
+                let bytes = &atom[row % 32 * 16 + row / 32 * 4..][..4];
+                let word = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+                for copy in 0..4 {
+                    words[(first as usize + row / 32) * LANES + copy * 32 + row % 32] = word;
+                }
+            }
+        };
+        for atom_of_k in 0..self.atoms_along_k() {
+            let atom = self.scale_atom(&problem.sfa[self.rows_of_a(cta)], atom_of_k, false);
+            write(columns.sfa + atom_of_k * 4, &atom);
+            for atom_of_n in 0..self.atoms_along_n() {
+                let rows = atom_of_n as usize * 128..self.n as usize;
+                let atom = self.scale_atom(&problem.sfb[rows], atom_of_k, true);
+                write(columns.sfb + (atom_of_k * self.atoms_along_n() + atom_of_n) * 4, &atom);
+            }
+        }
+        words
+    }
+
+    /// Executes the case, and compares all of tensor memory.
+    ///
+    /// # Errors
+    /// Says what differs.
+    pub fn check(&self, device: &mut Device, problem: &Problem) -> Result<(), String> {
+        self.load(device, problem);
+        let (n, columns) = (self.n as usize, self.columns());
+        if self.accumulates {
+            for cta in 0..self.group {
+                let first = cta as usize * LANES;
+                let word =
+                    |at: usize| (self.initial(problem, first + at % LANES, at / LANES) as f32).to_bits();
+                let words: Vec<u32> = (0..n * LANES).map(word).collect();
+                device.write_tensor(self.registers().sm[cta as usize], columns.d, &words);
+            }
+        }
+        let mut instructions = self.copies();
+        for (index, step) in self.steps.iter().enumerate() {
+            instructions.push(self.multiplication(*step, self.accumulates || index > 0));
+        }
+        self.execute(device, &instructions);
+        for cta in 0..self.group {
+            let found = device.read_tensor(self.registers().sm[cta as usize]);
+            let mut expected = self.expected_scales(problem, cta);
+            for column in 0..n {
+                for lane in 0..LANES {
+                    let at = (columns.d as usize + column) * LANES + lane;
+                    let m = cta as usize * LANES + lane;
+                    let sums = self.steps.iter().map(|step| problem.sums[*step][m * ROWS + column]);
+                    let (mut value, mut magnitude) = (self.initial(problem, m, column), 0.0);
+                    for sum in sums {
+                        value += sum.value;
+                        magnitude += sum.magnitude;
+                    }
+                    let got = f32::from_bits(found[at]);
+                    // One step has at most four blocks, each with one rounding.
+                    let bound = if problem.units.is_some() { 0.0 } else { magnitude * 4.0 * 2f64.powi(-24) };
+                    let is_right = got.to_bits() == (value as f32).to_bits()
+                        || got.is_nan() && value.is_nan()
+                        || (f64::from(got) - value).abs() <= bound && bound > 0.0;
+                    if !is_right {
+                        return Err(format!(
+                            "D of CTA {cta}, row {lane}, column {column}: {got:e}, not {value:e}"
+                        ));
+                    }
+                    expected[at] = found[at];
+                }
+            }
+            if let Some(at) = (0..found.len()).find(|at| found[*at] != expected[*at]) {
+                return Err(format!(
+                    "CTA {cta}, column {}, lane {}: {:#x}, not {:#x}",
+                    at / LANES,
+                    at % LANES,
+                    found[at],
+                    expected[at]
+                ));
+            }
+        }
+        let state = device.state();
+        if (state.fault, state.unwritten, state.misused) != (0, 0, 0) {
+            return Err(format!(
+                "fault {} {:x?}, {} reads of unwritten bytes, {} misuses",
+                state.fault, state.values, state.unwritten, state.misused
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Returns a shared memory descriptor: offsets and strides in bytes, version 1, and the layout's number.
+pub(super) fn descriptor(start: u32, leading: u64, stride: u32, layout: u64) -> u64 {
+    u64::from(start >> 4) | leading << 16 | u64::from(stride >> 4) << 32 | 1 << 46 | layout << 61
+}
