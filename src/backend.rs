@@ -35,8 +35,8 @@ pub struct Options {
     pub target: Option<String>,
     /// The device that kernels run on.
     pub device: DeviceChoice,
-    /// Run kernels of the sm_120 family on a Hopper GPU by emulating their matrix instruction. Results are correct,
-    /// speed is not representative: for tests.
+    /// Run kernels of a Blackwell target on a Hopper GPU by emulating the instructions that it lacks. Results are
+    /// correct, speed is not representative: for tests.
     pub emulate: bool,
     /// The ops that the backend takes from its host.
     pub claim: Claim,

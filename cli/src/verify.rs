@@ -1,7 +1,7 @@
 //! Verifies the kernels of programs on this machine's GPU: one row for each value a kernel writes, for each of a
 //! program's inputs.
 //!
-//! Kernels run natively on a GPU of their target; with `--emulate`, kernels of the sm_120 family run emulated on
+//! Kernels run natively on a GPU of their target; with `--emulate`, kernels of Blackwell targets run emulated on
 //! Hopper. Every value that a kernel writes is compared, even if only the program itself uses it. Outputs are
 //! filled with NaN before each run.
 //!

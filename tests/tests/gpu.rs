@@ -208,17 +208,20 @@ const EMULATED: [&str; 6] = [
 ];
 
 fn emulated_fixtures() -> Result<Completion> {
-    let options = Options::default().emulate(true);
-    if let Err(reason) = Backend::new(&options)?.execution() {
-        return Ok(Completion::ignored_with(reason.message));
+    for target in ["sm_120a", "sm_100a"] {
+        let options = Options::default().emulate(true).target(target.to_owned());
+        if let Err(reason) = Backend::new(&options)?.execution() {
+            return Ok(Completion::ignored_with(reason.message));
+        }
+        let options =
+            VerifyOptions { backend: options, compile: compile_options(), ..VerifyOptions::default() };
+        let files = EMULATED.map(|name| repository().join(format!("fixtures/{name}.fir")));
+        let report = verify(&files, &options, &|line| eprintln!("{line}"))?;
+        ensure!(report.ok && report.ran_kernels == report.kernels, "{report}");
+        ensure!(report.kernels >= EMULATED.len() && report.emulated, "{report}");
+        let native = report.rows.iter().find(|row| row.ran == "kernel");
+        ensure!(native.is_none(), "{native:?}");
     }
-    let options = VerifyOptions { backend: options, compile: compile_options(), ..VerifyOptions::default() };
-    let files = EMULATED.map(|name| repository().join(format!("fixtures/{name}.fir")));
-    let report = verify(&files, &options, &|line| eprintln!("{line}"))?;
-    ensure!(report.ok && report.ran_kernels == report.kernels, "{report}");
-    ensure!(report.kernels >= EMULATED.len() && report.emulated, "{report}");
-    let native = report.rows.iter().find(|row| row.ran == "kernel");
-    ensure!(native.is_none(), "{native:?}");
     Ok(Completion::Completed)
 }
 

@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fourfold::codegen::Extents;
@@ -18,9 +19,10 @@ use fourfold::codegen::{
     hopper, select, target,
 };
 use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape, UnaryKind};
-use fourfold::kernels::{BuiltKernel, PlannedKernel};
+use fourfold::kernels::{BuiltKernel, PlannedKernel, build_input};
 use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
+use fourfold_executor::{BuildOptions, ptx_flags};
 use fourfold_tests::built::{
     artifact, build, check_acceptance, check_grid, check_resources, check_scale_places, check_tensor_memory,
     cutlass, describe, format, planned, scaled_mma, toolchain, turn,
@@ -203,8 +205,12 @@ fn every_target_builds_with_its_mma_and_without_spills() {
         if scaled_mma(built).epilogue == usual_epilogue() {
             let resources = artifact(built).resources();
             let kernel = &built.planned.source.kernel;
-            let configuration = scaled_mma(built).configuration.cutlass();
-            let most = configuration.map_or(0, defaults::spills);
+            let most = match &scaled_mma(built).configuration {
+                Design::Cutlass(configuration) => defaults::spills(configuration),
+                Design::Hopper(configuration) => {
+                    configuration.variants.iter().map(|tile| tile.spills()).max().unwrap_or_default()
+                }
+            };
             let few = |bytes: Option<u32>| bytes.is_some_and(|bytes| bytes <= most);
             assert!(few(resources.spill_stores) && few(resources.spill_loads), "{kernel}: {resources:?}");
         }
@@ -422,6 +428,69 @@ fn an_emulated_kernel_has_what_stands_for_the_mma_and_no_invalid_path() {
     let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     assert_eq!(kernel.metadata().target, "sm_120a");
     assert_eq!(built.planned.source.text, scaled_mma(built).emit().text, "the shipped source");
+}
+
+/// Compiles the device code of an emulated kernel to PTX, rewrites it and assembles it, as a build does. Leaves out
+/// the host code, which takes a third of a build.
+fn assemble(kernel: &PlannedKernel, folder: &Path) -> Result<(), String> {
+    let toolchain = toolchain();
+    let run = |program: &Path, arguments: &[String]| {
+        let output = Command::new(program).args(arguments).current_dir(folder).output();
+        let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(said) }
+    };
+    let write =
+        |name: &str, text: &str| std::fs::write(folder.join(name), text).map_err(|error| error.to_string());
+    write("kernel.cu", &kernel.source.text)?;
+    write("prelude.cuh", kernel.source.prelude.ok_or("a prelude")?)?;
+    let include = [toolchain.cutlass_include(), toolchain.include.clone()].concat();
+    let include: Vec<String> = include.iter().map(|folder| format!("-I{}", folder.display())).collect();
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let input = build_input(&kernel.source);
+    let flags = ptx_flags(&input, &BuildOptions::default()).ok_or("a translation")?;
+    run(&toolchain.nvcc, &[flags, include.clone(), words("-o kernel.ptx kernel.cu")].concat())?;
+    let library = "-ptx -rdc=true -DFOURFOLD_LIBRARY -std=c++17 --expt-relaxed-constexpr -arch=sm_90a -o library.ptx \
+                   -include prelude.cuh -x=cu /dev/null";
+    run(&toolchain.nvcc, &[include, words(library)].concat())?;
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).map_err(|error| error.to_string());
+    let translate = input.translation.ok_or("a translation")?.translate;
+    write("translated.ptx", &translate(&read("kernel.ptx")?, &read("library.ptx")?)?)?;
+    run(&toolchain.nvcc, &words("-cubin -arch=sm_90a -o kernel.cubin translated.ptx"))
+}
+
+#[test]
+fn every_default_kernel_with_tensor_memory_is_rewritten_for_hopper() {
+    // Two compilers at a time are enough for the machine's memory.
+    let _ = builds();
+    let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4];
+    let of = |name| formats.map(|format| designs(name, format, cutlass())).concat();
+    let kernels: Vec<PlannedKernel> = ["sm_100a", "sm_103a"]
+        .into_iter()
+        .flat_map(|name| of(name).into_iter().map(move |design| spec(name, &design, usual_epilogue())))
+        .map(|spec| {
+            let mut kernel = planned(spec);
+            kernel.source = emulate(&kernel.source).expect("the family can be emulated");
+            kernel
+        })
+        .collect();
+    assert!(kernels.len() >= 12, "{} kernels", kernels.len());
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let folder = tempfile::tempdir().expect("a folder");
+                    if let Err(error) = assemble(kernel, folder.path()) {
+                        let failure = format!("{} {}: {error}", kernel.source.target, kernel.source.kernel);
+                        failures.lock().expect("no thread panics with it").push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no thread panicked with it");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::kernel::ABI_VERSION;
 use fourfold_executor::toolchain::{Toolchain, ToolchainOptions, locate};
-use fourfold_executor::{BuildOptions, semantic_flags};
+use fourfold_executor::{BuildOptions, ptx_flags, semantic_flags};
 use serde_json::json;
 
 use super::writing::Writing;
@@ -48,7 +48,10 @@ pub(super) fn write_kernels(
         let toolchain = toolchain.as_ref().ok();
         let build = BuildOptions { debug: compiled.is_in_debug_mode(), ..options.compile.build.clone() };
         let flags = semantic_flags(&build_input(source), &build);
-        let command = command_line(toolchain, &flags);
+        let command = match ptx_flags(&build_input(source), &build) {
+            Some(flags) => command_line(toolchain, REWRITTEN, &flags, "kernel.ptx"),
+            None => command_line(toolchain, EQUIVALENT, &flags, "kernel.so"),
+        };
         writing.folder.write(&format!("{folder}/command.txt"), command.as_bytes())?;
         let built = compiled.built().iter().find(|built| built.planned.segment == kernel.segment);
         let outcome = built.map(|built| &built.outcome);
@@ -97,8 +100,14 @@ pub(super) fn write_kernels(
     Ok(())
 }
 
-/// Returns one shell command that builds a kernel in its folder. Without a toolchain, its paths are placeholders.
-fn command_line(toolchain: Option<&Toolchain>, flags: &[String]) -> String {
+const EQUIVALENT: &str =
+    "# One equivalent command. Fourfold compiles the kernel and its launcher in parallel and links them.";
+const REWRITTEN: &str = "# Compiles the kernel to PTX. Fourfold rewrites the PTX before it is assembled for another \
+                         architecture, so no single command builds the library.";
+
+/// Returns one shell command that builds `output` in a kernel's folder. Without a toolchain, its paths are
+/// placeholders.
+fn command_line(toolchain: Option<&Toolchain>, remark: &str, flags: &[String], output: &str) -> String {
     let mut words: Vec<String> = vec![match toolchain {
         Some(toolchain) => toolchain.nvcc.display().to_string(),
         None => "nvcc".to_owned(),
@@ -112,9 +121,7 @@ fn command_line(toolchain: Option<&Toolchain>, flags: &[String]) -> String {
         }
         None => words.extend(["-I$CUTLASS/include", "-I$CUTLASS/tools/util/include"].map(str::to_owned)),
     }
-    words.extend(["-o", "kernel.so", "kernel.cu"].map(str::to_owned));
-    let remark =
-        "# One equivalent command. Fourfold compiles the kernel and its launcher in parallel and links them.";
+    words.extend(["-o", output, "kernel.cu"].map(str::to_owned));
     format!("{remark}\n{}\n", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
 }
 

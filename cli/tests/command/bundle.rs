@@ -141,6 +141,26 @@ fn a_moved_bundle_is_replayed_with_the_same_report_and_the_same_bits() {
 }
 
 #[test]
+fn a_bundle_of_a_rewritten_kernel_has_the_command_that_compiles_its_ptx() {
+    let place = Place::new();
+    let output = Command::new(env!("CARGO_BIN_EXE_fourfold"))
+        .args(["replay", &fixture("shapes/exact_m1.fir"), "--emulate", "--target", "sm_100a"])
+        .args(["--bundle", &place.name("bundle")])
+        .env("FOURFOLD_DEVICE", "none")
+        .env("FOURFOLD_CACHE_DIR", place.path("cache"))
+        .output()
+        .expect("the program starts");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let command = fs::read_to_string(place.path("bundle/kernels/0/command.txt")).expect("it is there");
+    for word in
+        ["no single command", "-ptx", "compute_100a", "-include prelude.cuh", "-o kernel.ptx kernel.cu"]
+    {
+        assert!(command.contains(word), "{word}: {command}");
+    }
+    assert!(!command.contains("translate="), "{command}");
+}
+
+#[test]
 fn a_bundle_has_what_it_takes_and_no_secret() {
     let place = Place::new();
     // An entry that would be rejected if it were verified.

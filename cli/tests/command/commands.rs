@@ -569,7 +569,7 @@ fn a_gpu_that_is_not_there_and_a_target_that_cannot_be_emulated_are_refused() {
     };
     refused(&["--device", "4711"], 3, "");
     refused(&["--device", "first"], 2, "expected the number of a GPU or `none`");
-    refused(&["--emulate", "--target", "sm_100a"], 2, "kernels for sm_120a, sm_121a can");
+    refused(&["--emulate", "--target", "sm_90a"], 2, "kernels for sm_120a, sm_121a, sm_100a, sm_103a can");
     let output = fourfold(&["replay", &file, "--emulate", "--json"]);
     assert_eq!(json(&output)["target"], "sm_120a");
 }

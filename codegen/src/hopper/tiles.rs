@@ -89,6 +89,12 @@ impl Tile {
         if self.uses_e4m3() { 8 * 16384 } else { 8 * 4096 }
     }
 
+    /// The maximum register spills, in bytes, with a plain linear combination and a row. Only tiles of 256 rows
+    /// spill, with nvcc 13.1.115: they decode A in few registers while they multiply, and gain more than that costs.
+    pub const fn spills(self) -> u32 {
+        if self.m == 256 { 16 } else { 0 }
+    }
+
     /// The largest cluster that shares a tile, each CTA with a part of K.
     pub const fn max_cluster(self) -> u32 {
         if self.is_small_m() {

@@ -39,6 +39,7 @@ use compile::{Compiled, compile};
 use links::{LINKS, Links};
 use log::LogReader;
 pub use log::ToolCause;
+pub use translated::ptx_flags;
 
 /// A kernel's source, with the properties that its binary must have.
 #[derive(Clone, Copy, Debug)]

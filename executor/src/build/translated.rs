@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::compile::{BINARY, Compiled, Compiler, INCLUDED, Outcome, SEED, gencode, pass_flags};
-use super::{BuildError, PRELUDE, Translation, disk};
+use super::{BuildError, BuildInput, BuildOptions, PRELUDE, Translation, disk};
 use crate::process::Cancel;
 
 /// The flags of the pass that compiles the source to PTX. Relocatable code may call functions that it does not define.
@@ -21,21 +21,30 @@ const KERNEL_PTX: &str = "kernel.ptx";
 const LIBRARY_PTX: &str = "library.ptx";
 const TRANSLATED: &str = "translated.ptx";
 
+/// The flags that compile the source to the PTX that is translated; `None` if the source is not translated.
+pub fn ptx_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Option<Vec<String>> {
+    let translation = input.translation.as_ref()?;
+    let mut flags: Vec<String> = PTX_FLAGS.map(str::to_owned).into();
+    flags.push(gencode_ptx(translation.from));
+    flags.extend(pass_flags(input, options));
+    Some(flags)
+}
+
 impl Compiler<'_> {
     /// Compiles the device code to PTX, translates and assembles it, beside the host pass. Never compiles the whole
     /// source: that would leave out the translation.
     pub(super) fn translated(&self, translation: &Translation) -> Result<Compiled, BuildError> {
         let flags = pass_flags(self.input, self.options);
-        self.with_host(&flags, |stop| self.translate(translation, &flags, stop))
+        self.with_host(&flags, |stop| self.translate(translation, stop))
     }
 
-    fn translate(&self, translation: &Translation, flags: &[String], stop: &Cancel) -> Outcome {
+    fn translate(&self, translation: &Translation, stop: &Cancel) -> Outcome {
         let mut library = self.command();
         library.args(LIBRARY_FLAGS).arg(gencode_ptx(self.input.architecture)).args(&self.include);
         library.args(["-o", LIBRARY_PTX, "-include", PRELUDE, "-x=cu", "/dev/null"]);
         let (library, _) = self.run(&mut library, Some(stop))?;
         let mut kernel = self.command();
-        kernel.args(PTX_FLAGS).arg(gencode_ptx(translation.from)).args(flags).args(&self.include);
+        kernel.args(ptx_flags(self.input, self.options).unwrap_or_default()).args(&self.include);
         kernel.args(["-o", KERNEL_PTX]).args(INCLUDED);
         let (kernel, _) = self.run(&mut kernel, Some(stop))?;
         let read = |name| fs::read_to_string(self.folder.join(name)).map_err(disk("read the compiler's PTX"));

@@ -211,7 +211,7 @@ pub const FAILURE_CODES: &[FailureCode] = &[
         "check cuobjdump and nvdisasm with `fourfold doctor`",
     ),
     lasting("no_mma", "The binary lacks its matrix instruction", REPORT),
-    lasting("not_emulated", "An emulated kernel contains traps, which would stop it", REPORT),
+    lasting("not_emulated", "An emulated kernel has an instruction that cannot be emulated", REPORT),
     lasting("metadata_mismatch", "Library metadata does not match the plan", REPORT),
     code("library_missing", "The library no longer exists", "run again to rebuild the kernel"),
     code(

@@ -356,3 +356,12 @@ int32_t fourfold_launch(void *prepared, void *on) {
 }
 
 void fourfold_destroy(void *prepared) { free(prepared); }
+
+#ifdef EMULATION_FAULT
+int32_t fourfold_emulation_fault(char *message, size_t size) {
+  if (EMULATION_FAULT != 0) {
+    snprintf(message, size, "fault %d: columns of tensor memory that are not allocated", EMULATION_FAULT);
+  }
+  return EMULATION_FAULT;
+}
+#endif

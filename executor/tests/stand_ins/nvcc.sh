@@ -29,6 +29,19 @@ passes | no_passes | stuck_pass | hang_in_passes)
         echo "compiled whole"
         exec cc -x c -shared -fPIC -o kernel.so kernel.cu ;;
     esac ;;
+translated | no_ptx)
+    # A source whose device code is compiled to PTX, and translated.
+    case "$behave $*" in
+    no_ptx*" -o kernel.ptx "*) echo "kernel.cu(5): error: no PTX"; exit 1 ;;
+    *" -DFOURFOLD_LIBRARY "*"compute_100a"*" -o library.ptx "*) echo "PTX of the library" > library.ptx ;;
+    *" -DFOURFOLD_DEVICE "*"compute_99a"*" -o kernel.ptx "*) echo "PTX of the kernel" > kernel.ptx ;;
+    *" -fatbin "*"sm_100a"*" translated.ptx")
+        echo "ptxas info    : Used 96 registers, used 7 barriers"
+        cp translated.ptx kernel.fatbin ;;
+    *" -DFOURFOLD_HOST "*) exec cc -x c -c -fPIC -o host.o kernel.cu ;;
+    *" --no-device-link "*) exec cc -x c++ image.cpp -x none -shared -fPIC -o kernel.so host.o ;;
+    *) echo "compiled whole: $*"; exit 1 ;;
+    esac ;;
 compile)
     echo "ptxas info    : Function properties for main"
     echo "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"

@@ -10,7 +10,8 @@ use fourfold_executor::kernel::{
     MAX_SCALARS, Requirements, Role, Status,
 };
 use fourfold_executor::{
-    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, Cancel, ToolEnvironment, build,
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, Cancel, ToolEnvironment,
+    Translation, build,
 };
 use tempfile::TempDir;
 
@@ -47,6 +48,7 @@ struct Bench {
     temp: TempDir,
     limit: Duration,
     prelude: Option<&'static str>,
+    translation: Option<Translation>,
     launcher: Option<PathBuf>,
     debug: bool,
     cancel: Option<Cancel>,
@@ -58,6 +60,7 @@ impl Bench {
             temp: tempfile::tempdir().unwrap(),
             limit: Duration::from_secs(60),
             prelude: None,
+            translation: None,
             launcher: None,
             debug: false,
             cancel: None,
@@ -77,7 +80,7 @@ impl Bench {
             architecture: "100a",
             opcode: "UTCOMMA",
             stages: Some(STAGES),
-            translation: None,
+            translation: self.translation,
         };
         let tools = BuildTools {
             nvcc,
@@ -280,6 +283,37 @@ fn a_source_is_compiled_in_two_passes_and_whole_where_that_fails() {
     assert!(words.iter().all(|words| artifact.log().contains(words)), "{}", artifact.log());
     let launched = Bench { launcher: Some(stand_in("launcher.sh")), ..Bench::new() }.build(&text).unwrap();
     assert!(!launched.log().contains("two-pass compilation") && launched.log().contains("compiled whole"));
+}
+
+#[test]
+fn device_code_is_translated_and_never_compiled_without_it() {
+    let with = |translate| Bench {
+        prelude: Some("// prelude"),
+        translation: Some(Translation { from: "99a", version: 1, translate }),
+        ..Bench::new()
+    };
+    let metadata = metadata().replace(r#""emulated":false"#, r#""emulated":true"#);
+    let text = |behave| source(behave, &format!("{PASSES}{GOOD_SASS}"), &metadata, "");
+    let bench = with(|kernel, library| Ok(format!("{kernel}behind {library}")));
+    let artifact = bench.build(&text("translated")).unwrap();
+    assert_eq!(artifact.resources().registers, Some(96));
+    let library = fs::read(artifact.library()).unwrap();
+    let translated = b"PTX of the kernel\nbehind PTX of the library";
+    assert!(library.windows(translated.len()).any(|bytes| bytes == translated), "the kernel's binary");
+    // A launcher would compile the whole source.
+    let launched =
+        Bench { launcher: Some(stand_in("launcher.sh")), ..with(|kernel, _| Ok(kernel.to_owned())) };
+    launched.build(&text("translated")).unwrap();
+    let error = with(|_, _| Err("line 7: unknown opcode tcgen05.shift".to_owned())).fail(&text("translated"));
+    check(
+        &error,
+        "not_emulated",
+        BuildFault::OurBug,
+        "cannot be emulated: line 7: unknown opcode tcgen05.shift",
+    );
+    let error = with(|kernel, _| Ok(kernel.to_owned())).fail(&text("no_ptx"));
+    check(&error, "compile_error", BuildFault::OurBug, "kernel.cu(5): error: no PTX");
+    assert!(!error.log().unwrap().contains("compiled whole"), "{error:?}");
 }
 
 #[test]

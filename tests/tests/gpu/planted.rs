@@ -163,8 +163,9 @@ macro_rules! plants {
     ($($index:literal)*) => { [$(plant::<$index>),*] };
 }
 
-const PLANTS: [fn(&str, &str) -> Result<String, String>; FAULTS.len()] =
-    plants!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+type Translate = fn(kernel: &str, library: &str) -> Result<String, String>;
+
+const PLANTS: [Translate; FAULTS.len()] = plants!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
 
 fn planned(subject: &Subject) -> Result<Planned> {
     let table = format!(

@@ -15,7 +15,7 @@ pub struct Place {
     /// Plan for TARGET: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: the GPU's, else sm_100a]
     #[arg(long)]
     target: Option<String>,
-    /// Run kernels of sm_120a or sm_121a on a Hopper GPU, with the matrix instruction emulated
+    /// Run kernels of a Blackwell target on a Hopper GPU, with the instructions that it lacks emulated
     #[arg(long)]
     emulate: bool,
     /// Use GPU number N, or none [default: FOURFOLD_DEVICE, else the first]

@@ -213,6 +213,24 @@ fn a_kernel_that_does_not_prepare_falls_back_unless_the_device_failed() {
 }
 
 #[test]
+fn a_fault_of_the_emulation_is_an_error_that_names_it() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = layers(37, 64, Between::Nothing).with_kernel(1, &["EMULATION_FAULT=0"]);
+    let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
+    assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
+    assert!(run.segments[1].synchronized, "the fault is read behind the launch");
+    let fixture = layers(37, 64, Between::Nothing).with_kernel(1, &["EMULATION_FAULT=6"]);
+    let error = fixture.run(Some(&device), &RunOptions::default()).unwrap_err();
+    let RunError::Device { segment: 1, source: source @ DeviceError::Emulation { .. }, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!((source.code(), source.is_sticky()), ("device_error", false));
+    let words = "(%y = scaled_mma): the emulated kernel is wrong: fault 6: columns of tensor memory";
+    assert!(error.to_string().contains(words), "{error}");
+}
+
+#[test]
 fn a_kernel_for_which_the_device_has_no_room_leaves_the_work_to_the_host() {
     let _stand_in = StandIn::new();
     let device = Device::open(0).unwrap();
