@@ -43,7 +43,7 @@ enum Fault : uint32_t {
 struct State {
   // The first fault: its number and what it says of itself.
   uint32_t fault, values[3];
-  uint32_t block[3], thread, line;
+  uint32_t block[3], thread;
   // clusterlaunchcontrol: the clusters handed out, and the CTAs that are done.
   uint32_t handed_out, done;
   // For each SM: whether a CTA owns its tensor memory, and the allocated columns.
