@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourfold::kernels::build_targets;
-use fourfold::{Backend, CacheChoice, Compiled, DeviceChoice, Options, chain};
+use fourfold::{Backend, CacheChoice, Compiled, DeviceChoice, Fault, Options, chain};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::fallback::processor;
 use fourfold_executor::toolchain::{ToolchainOptions, locate};
@@ -200,7 +200,7 @@ impl ReportFile {
             },
             "toolchain": self.toolchain,
             "verify": report,
-            "exit_code": report.filter(|_| is_verified).map(VerifyReport::exit_code),
+            "exit_code": report.filter(|_| is_verified).map(exit_code),
             "kernels": self.kernels,
             "runs": self.runs,
         });
@@ -208,6 +208,15 @@ impl ReportFile {
         let mut text = serde_json::to_vec_pretty(&object).unwrap_or_default();
         text.push(b'\n');
         text
+    }
+}
+
+/// Returns the exit code of a verification with `--require-kernels`: a report without kernels is no success.
+fn exit_code(report: &VerifyReport) -> u8 {
+    let all_ran = report.kernels > 0 && report.ran_kernels == report.kernels;
+    match report.exit_code() {
+        0 if !all_ran => crate::exit_code(Fault::Environment),
+        code => code,
     }
 }
 

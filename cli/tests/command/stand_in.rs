@@ -62,7 +62,7 @@ fn the_self_test_builds_a_kernel_and_runs_it() {
         let gpus = report["gpus"].as_array().expect("GPUs");
         assert_eq!((gpus.len(), &gpus[0]["native"][0]), (2, &"sm_100a".into()));
         assert_eq!(gpus[1]["native"], serde_json::json!(["sm_90a"]));
-        assert_eq!(gpus[1]["emulated"], serde_json::json!(["sm_120a", "sm_121a"]));
+        assert_eq!(gpus[1]["emulated"], serde_json::json!(["sm_120a", "sm_121a", "sm_100a", "sm_103a"]));
         let of_target = |target: &Value| (target["name"] == "sm_90a").then(|| target.clone());
         let hopper = report["targets"].as_array().and_then(|targets| targets.iter().find_map(of_target));
         let hopper = hopper.expect("a target");
