@@ -27,7 +27,9 @@ fn kernel(statements: &str) -> String {
 /// Returns the library as it is inserted.
 fn inserted_library() -> String {
     let (_, library) = LIBRARY.split_once(".address_size 64").expect("the library has a header");
-    let library = library.replace(".visible ", "").replace(".weak ", "");
+    let kept = library.replace(".visible .global", ".kept .global");
+    let library =
+        kept.replace(".visible ", "").replace(".weak ", "").replace(".kept .global", ".visible .global");
     format!("\n\n// Stubs of the device functions, as nvcc declares them.\n\n\n\n{}\n", library.trim())
 }
 
