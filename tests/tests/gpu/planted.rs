@@ -30,7 +30,7 @@ struct Subject {
     text: &'static str,
 }
 
-/// Several tiles per CTA and three K-steps, so that stages, accumulator buffers and scheduler answers differ.
+/// Several tiles per CTA, each of four steps of tile K, so that stages, accumulators and scheduler answers differ.
 const NVFP4: Subject = Subject {
     format: "nvfp4",
     kernel: "tile = [128, 64, 256]",
