@@ -89,7 +89,8 @@ pub struct KernelSource {
     pub opcode: &'static str,
     /// The text that the compiler reads before the source; see [`emulate`](crate::emulate).
     pub prelude: Option<&'static str>,
-    /// How the device code gets to [`architecture`](KernelSource::architecture); `None` if the compiler targets it.
+    /// The rewriting of the device code for [`architecture`](KernelSource::architecture); `None` if the compiler
+    /// targets it.
     pub translation: Option<Translation>,
     /// A hash of the text, excluding the hash itself.
     pub hash: String,

@@ -59,7 +59,7 @@ pub struct BuildInput<'a> {
     pub opcode: &'a str,
     /// The pipeline stages required in the binary, if planned.
     pub stages: Option<u32>,
-    /// How the device code is translated to another architecture. Needs a prelude.
+    /// The translation of the device code to another architecture. Needs a prelude.
     pub translation: Option<Translation>,
 }
 

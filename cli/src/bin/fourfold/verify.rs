@@ -16,9 +16,9 @@ use crate::toolchain::Choice;
     fourfold verify fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
     FOURFOLD_TOOLCHAIN=toolchain ./fourfold verify fixtures --require-kernels --json\n  \
     fourfold verify fixtures --require-kernels --report report.json\n\n\
-    Kernels run natively on a GPU of their target; with --emulate, those of Blackwell targets run on \
-    Hopper, with the instructions that it lacks emulated. The third example runs on a machine without Rust or network: copy the program, the fixtures \
-    and the folder that `fourfold toolchain install` prints.\n\n\
+    Kernels run natively on a GPU of their target; with --emulate, those of Blackwell targets run on Hopper, with the \
+    instructions that it lacks emulated. The third example runs on a machine without Rust or network: copy the \
+    program, the fixtures and the folder that `fourfold toolchain install` prints.\n\n\
     --report also times each kernel and writes FILE before each run, so FILE names a run that hangs or crashes. It \
     holds no user name, machine name or absolute path. Send it to the project if your GPU is a Blackwell.\n\n\
     A row ends in WRONG if a result is wrong, and in FAILED if the run failed. It ends in `no bound` if nothing is \

@@ -148,7 +148,7 @@ impl Instruction {
     }
 }
 
-/// What the device records.
+/// The records of the device.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub fault: u32,

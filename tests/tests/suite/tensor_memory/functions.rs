@@ -38,7 +38,7 @@ fn tensor_memory_is_allocated_and_cleared() {
         for group in [1, 2] {
             let registers = Registers::new(group);
             device.reset(&registers);
-            // What a kernel before has left.
+            // Stands for the state that an earlier kernel has left.
             for sm in registers.sm {
                 device.write_tensor(sm, 0, &vec![0; COLUMNS * LANES]);
             }

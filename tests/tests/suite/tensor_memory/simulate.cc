@@ -34,7 +34,7 @@ struct Registers {
   uint32_t sm[kCtas];
   uint32_t sm_count, cluster_size, shared_bytes;
   uint32_t cluster[3], clusters[3], cluster_extents[3];
-  // Whether a barrier's phase 0 is complete, and whether higher lanes run first.
+  // True if a barrier's phase 0 is complete, and if higher lanes run first.
   uint32_t complete, descending;
 } registers;
 
@@ -192,7 +192,7 @@ STATE
 
 using namespace fourfold_emulation;
 
-// What ptx.cuh defines.
+// Replaces the definitions of ptx.cuh.
 namespace {
 
 uint32_t sm_id() { return simulation::registers.sm[simulation::current->cta]; }
