@@ -287,7 +287,10 @@ impl Device {
     /// Reads what the device has recorded.
     pub fn state(&mut self) -> State {
         self.command(&[7], &[]);
-        let head = self.words(11);
+        // A state of another size would leave both sides waiting.
+        let bytes = self.words(1)[0];
+        assert_eq!(bytes, 4 * (10 + 192 + 192 + 1024), "the fields of State in state.cuh have changed");
+        let head = self.words(10);
         let (owner, columns, sm_of) = (self.words(192), self.words(192), self.words(1024));
         let counts = self.words(3);
         let events = self.words(3 * counts[2] as usize);
@@ -296,8 +299,8 @@ impl Device {
             values: [head[1], head[2], head[3]],
             block: [head[4], head[5], head[6]],
             thread: head[7],
-            handed_out: head[9],
-            done: head[10],
+            handed_out: head[8],
+            done: head[9],
             owner,
             columns,
             sm_of,

@@ -413,8 +413,9 @@ int main() {
         break;
       }
       case 7: {
-        // The state, the misuse of memory, and the events.
+        // The state after its size, the misuse of memory, and the events.
         uint32_t const counts[] = {unwritten, misused, event_count};
+        write_word(sizeof(fourfold_state));
         write_bytes(&fourfold_state, sizeof(fourfold_state));
         write_bytes(counts, sizeof(counts));
         write_bytes(events, event_count * sizeof(Event));
