@@ -4,6 +4,7 @@
 //! input, with the same limit.
 
 mod append;
+mod folders;
 mod write;
 
 use std::fs::{self, File, OpenOptions};
@@ -16,6 +17,7 @@ use rustix::fs::OFlags;
 use serde::Serializer;
 
 pub use self::append::AppendFile;
+pub use self::folders::{create_folder, files_in, path_from};
 pub use self::write::{create_file, write_file};
 
 /// The maximum size of programs, manifests, tables and problem lists, in bytes.

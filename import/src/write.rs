@@ -1,0 +1,88 @@
+//! Writes imported programs to a folder.
+
+use std::path::{Path, PathBuf};
+
+use fourfold_executor::{create_folder, path_from, write_file};
+use fourfold_ir::text;
+
+use crate::error::ImportError;
+use crate::imported::{Import, ImportedProgram};
+use crate::reference::TensorReference;
+
+/// A program that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenProgram {
+    /// The name of the program.
+    pub name: String,
+    /// Its file.
+    pub file: PathBuf,
+}
+
+/// Writes every program of an import to `folder`, as NAME.fir. Creates the folder if it is missing. A file that exists
+/// is replaced.
+///
+/// # Errors
+/// When the folder cannot be created, or a file cannot be written.
+pub fn write(import: &Import, folder: &Path) -> Result<Vec<WrittenProgram>, ImportError> {
+    create_folder(folder)?;
+    let mut relative = RelativePaths { folder, last: None };
+    let mut written = Vec::with_capacity(import.programs.len());
+    for program in &import.programs {
+        let file = folder.join(file_name(&program.name));
+        write_file(&file, text_of(program, &mut relative)?.as_bytes())?;
+        written.push(WrittenProgram { name: program.name.clone(), file });
+    }
+    Ok(written)
+}
+
+/// The name of a program's file. Characters that a file name or a value name cannot have become `_`.
+pub(crate) fn file_name(program: &str) -> String {
+    format!("{}.fir", word(program))
+}
+
+/// A name as the program language allows it: ASCII letters, digits, `_` and `.`, not beginning with `.`.
+pub(crate) fn word(name: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '.' { c } else { '_' };
+    let word: String = name.chars().map(safe).collect();
+    if word.is_empty() || word.starts_with('.') { format!("_{word}") } else { word }
+}
+
+/// The text of a program: its directives and its function.
+fn text_of(program: &ImportedProgram, relative: &mut RelativePaths<'_>) -> Result<String, ImportError> {
+    let printed = text::print(&program.module);
+    let (version, function) = printed.split_once('\n').unwrap_or((&printed, ""));
+    let mut lines = vec![version.to_owned()];
+    lines.push(format!("; The {} `{}`.", program.kind, one_line(&program.name)));
+    lines.extend(program.notes.iter().map(|note| format!("; {}", one_line(note))));
+    for (input, reference) in &program.tensors {
+        let file = relative.of(&reference.file)?;
+        let reference = TensorReference { file, ..reference.clone() };
+        lines.push(format!("; tensor: {input} = {reference}"));
+    }
+    lines.push(function.to_owned());
+    Ok(lines.join("\n"))
+}
+
+/// A text without line ends and other control characters, which would end a comment.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The paths of files relative to a folder. Neighbouring references mostly name one file.
+struct RelativePaths<'a> {
+    folder: &'a Path,
+    last: Option<(PathBuf, PathBuf)>,
+}
+
+impl RelativePaths<'_> {
+    fn of(&mut self, file: &Path) -> Result<PathBuf, ImportError> {
+        if let Some((known, relative)) = &self.last
+            && known == file
+        {
+            return Ok(relative.clone());
+        }
+        let relative = path_from(self.folder, file)?;
+        self.last = Some((file.to_owned(), relative.clone()));
+        Ok(relative)
+    }
+}
