@@ -61,16 +61,20 @@ pub enum TensorSource {
 pub enum TensorEncoding {
     /// FP4 packed in bytes, with the even index of the last axis in the high nibble.
     HighNibbleFirst,
+    /// The last two axes are exchanged, and FP4 is packed along the last axis of the input: bytes `[K/2, N]` are an
+    /// input `[N, K]`.
+    Transposed,
 }
 
 impl TensorEncoding {
     /// Every encoding.
-    pub const ALL: [TensorEncoding; 1] = [TensorEncoding::HighNibbleFirst];
+    pub const ALL: [TensorEncoding; 2] = [TensorEncoding::HighNibbleFirst, TensorEncoding::Transposed];
 
     /// The word after `as`.
     pub fn name(self) -> &'static str {
         match self {
             TensorEncoding::HighNibbleFirst => "high_nibble_first",
+            TensorEncoding::Transposed => "transposed",
         }
     }
 }

@@ -77,7 +77,7 @@ fn a_wrong_text_says_what_was_expected() {
         ("w = \"a\" in \"\"", "the path of a file"),
         ("w = \"a\" in \"f\" x", "`as WORD` or nothing more, found `x`"),
         ("w = \"a\" as", "an encoding after `as`"),
-        ("w = \"a\" as low", "unknown encoding `low`; `as` takes `high_nibble_first`"),
+        ("w = \"a\" as low", "unknown encoding `low`; `as` takes `high_nibble_first`, `transposed`"),
         ("w = \"a\" as high_nibble_first in \"f\"", "nothing more, found `in"),
         ("w = bytes 3 in \"f\"", "a range of bytes, found `3`"),
         ("w = bytes 3:9:2 in \"f\"", "a range of bytes"),
@@ -103,7 +103,7 @@ fn axis() -> impl Strategy<Value = AxisSlice> {
 }
 
 fn reference() -> impl Strategy<Value = TensorReference> {
-    let encoding = prop_oneof![Just(None), Just(Some(TensorEncoding::HighNibbleFirst))];
+    let encoding = prop::option::of(prop::sample::select(&TensorEncoding::ALL[..]));
     let file = any::<String>().prop_filter("a path is not empty", |path| !path.is_empty());
     let tensor = (any::<String>(), prop::collection::vec(axis(), 0..5), prop::option::of(file.clone()))
         .prop_map(|(name, slice, file)| TensorSource::Tensor { name, slice, file });
