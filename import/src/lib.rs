@@ -17,6 +17,7 @@ mod imported;
 mod linear;
 mod options;
 mod program;
+mod torch;
 mod write;
 
 use std::ffi::OsStr;
@@ -44,12 +45,17 @@ pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportEr
     }
     match source.extension().and_then(OsStr::to_str) {
         Some("safetensors") => assemble::checkpoint(&Checkpoint::of_file(source)?, options),
+        Some("json") => torch::import(source, options),
         Some(GGUF) => Ok(gguf(&[source.to_owned()])),
         _ => Err(ImportError::UnknownSource { path: source.to_owned() }),
     }
 }
 
 fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
+    let graph = folder.join(torch::GRAPH_FILE);
+    if graph.is_file() {
+        return torch::import(&graph, options);
+    }
     if let Some(checkpoint) = Checkpoint::of_folder(folder)? {
         return assemble::checkpoint(&checkpoint, options);
     }

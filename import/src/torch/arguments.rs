@@ -29,14 +29,6 @@ impl<'a> Arguments<'a> {
         integer(self.get(position, name)?).ok_or_else(|| format!("argument `{name}` is not an integer"))
     }
 
-    /// An integer with a default.
-    pub fn integer_or(self, position: usize, name: &str, default: i64) -> Result<i64, Reason> {
-        match self.find(position, name) {
-            Some(value) => integer(value).ok_or_else(|| format!("argument `{name}` is not an integer")),
-            None => Ok(default),
-        }
-    }
-
     /// A boolean with the default false.
     pub fn flag(self, position: usize, name: &str) -> Result<bool, Reason> {
         match self.find(position, name) {

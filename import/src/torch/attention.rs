@@ -47,8 +47,11 @@ fn attention(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Value, 
     let axis = ty.rank() as u32 - 1;
     let probabilities = t.builder.op(OpKind::Softmax { axis }, &[scores], &[("", ty)])[0];
     let element = t.builder.ty(v).element;
-    let probabilities =
-        if element == ElementType::F32 { probabilities } else { t.builder.convert("", probabilities, element) };
+    let probabilities = if element == ElementType::F32 {
+        probabilities
+    } else {
+        t.builder.convert("", probabilities, element)
+    };
     let v = k_major(t, v)?;
     Ok(t.builder.mma(&arguments.node.name, probabilities, v, result))
 }

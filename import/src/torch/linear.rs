@@ -68,7 +68,9 @@ pub(super) fn translate(
             let b = k_major(t, b)?;
             let product = t.builder.mma("", a, b, ElementType::F32);
             let addend = t.widened(addend)?;
-            t.rounded(&arguments.node.name, result, |b, name| b.binary(name, BinaryKind::Add, product, addend))
+            t.rounded(&arguments.node.name, result, |b, name| {
+                b.binary(name, BinaryKind::Add, product, addend)
+            })
         }
         _ => return Ok(None),
     };
@@ -174,7 +176,8 @@ fn quantized_linear(
         }
         Some(factor) => {
             let value = product(t, element);
-            let factor = if element == ElementType::F32 { factor } else { t.builder.convert("", factor, element) };
+            let factor =
+                if element == ElementType::F32 { factor } else { t.builder.convert("", factor, element) };
             let mut value = scaled(t, BinaryKind::Mul, value, factor, element)?;
             if let Some(bias) = bias {
                 value = scaled(t, BinaryKind::Add, value, bias, element)?;
@@ -224,8 +227,11 @@ fn quantized(t: &mut Translator<'_>, x: Value, scheme: Scheme) -> Result<Quantiz
             Some(t.builder.binary("", BinaryKind::Div, amax, range))
         }
     };
-    let flattened =
-        if flat == *t.builder.ty(wide) { wide } else { t.builder.op(OpKind::Reshape, &[wide], &[("", flat)])[0] };
+    let flattened = if flat == *t.builder.ty(wide) {
+        wide
+    } else {
+        t.builder.op(OpKind::Reshape, &[wide], &[("", flat)])[0]
+    };
     let codes = TensorType::new([rows.clone(), k.clone()].into(), ElementType::F4E2M1FN);
     let scales = scales_type([rows, blocks].into(), true);
     let g = match per_tensor_scale {

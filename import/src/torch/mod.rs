@@ -21,6 +21,7 @@ use self::graph::{FORMAT, Graph, VERSION};
 use self::translate::translate;
 use crate::error::ImportError;
 use crate::imported::{Import, ImportedProgram, ProgramKind};
+use crate::options::ImportOptions;
 
 /// The name of the file in a folder that `fourfold_export.save` writes.
 pub(crate) const GRAPH_FILE: &str = "graph.json";
@@ -32,7 +33,7 @@ const MOST_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 /// When the file cannot be read, or has another form.
-pub(crate) fn import(path: &Path) -> Result<Import, ImportError> {
+pub(crate) fn import(path: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
     let text = read_input(path, MOST_BYTES)?;
     let graph: Graph =
         serde_json::from_str(&text).map_err(|source| ImportError::Json { path: path.to_owned(), source })?;
@@ -45,6 +46,10 @@ pub(crate) fn import(path: &Path) -> Result<Import, ImportError> {
     }
     let tensors = beside(path, &graph.tensors).map_err(malformed)?;
     let name = program_name(path);
+    if !options.selects(&name) {
+        let pattern = options.select.clone().unwrap_or_default();
+        return Err(ImportError::SelectsNothing { pattern, count: 1, example: name });
+    }
     let translated = match translate(&graph, &name, &tensors) {
         Ok(translated) => translated,
         Err(left_out) => return Ok(Import { programs: Vec::new(), left_out: vec![left_out] }),
@@ -74,7 +79,8 @@ fn beside(path: &Path, name: &str) -> Result<PathBuf, String> {
 /// The name of the program: that of its folder, or of the file if it has another name than `graph.json`.
 fn program_name(path: &Path) -> String {
     let folder = path.parent().and_then(Path::file_name);
-    let named = if path.file_name().is_some_and(|name| name == GRAPH_FILE) { folder } else { path.file_stem() };
+    let named =
+        if path.file_name().is_some_and(|name| name == GRAPH_FILE) { folder } else { path.file_stem() };
     named.map_or_else(|| "graph".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 

@@ -45,7 +45,11 @@ pub(super) fn translate(
             permute(t, arguments, permutation)?
         }
         // The same elements in memory that the program does not see.
-        "contiguous.default" | "clone.default" | "alias.default" | "detach.default" | "detach_.default"
+        "contiguous.default"
+        | "clone.default"
+        | "alias.default"
+        | "detach.default"
+        | "detach_.default"
         | "lift_fresh_copy.default" => t.tensor(arguments.get(0, "input")?)?,
         "dropout.default" => {
             if arguments.flag(2, "train")? {
