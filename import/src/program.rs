@@ -189,7 +189,7 @@ impl Draft {
             *last = last.divided_by(u64::from(block)).unwrap_or_else(|| last.clone());
         }
         let operands: Vec<Value> = std::iter::once(x).chain(global).collect();
-        let kind = OpKind::BlockQuantize { block, scale_rounding };
+        let kind = OpKind::block_quantize(block, scale_rounding);
         let results = self.builder.op(
             kind,
             &operands,

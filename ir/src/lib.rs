@@ -63,7 +63,8 @@
 //!   is at byte `((r/128)·KT + c/4)·512 + (r%32)·16 + ((r%128)/32)·4 + c%4` of `roundup(rows, 128)·4·KT` bytes.
 //!
 //! Producers write zero padding; consumers tolerate any finite padding. `reshape` accepts and returns only linear
-//! scales.
+//! scales. `swizzle_scales` also turns `f8E4M3FN` numbers without a layout into scales, and scales into such numbers.
+//! It keeps every byte: as a number a byte has a sign, as a scale its bit 7 is ignored.
 //!
 //! # Numerics
 //!
@@ -88,7 +89,16 @@
 //!
 //! `block_quantize` of v, with amax the largest magnitude of a block and rn an IEEE f32 rounding:
 //! - NVFP4, with the per-tensor scale g: s = e4m3(rn(rn(amax/6)/g)) and code = e2m1(rn(v / rn(s·g))). Codes are 0 where
-//!   s·g is 0. Where amax is 0, s and the codes are 0 for any g, including 0 and NaN.
+//!   s·g is 0. Where amax is 0, s and the codes are 0 for any g, including 0 and NaN. Attributes change the formula,
+//!   so that quantization written out op by op has an equal `block_quantize`:
+//!   - `scale_min` is a lower bound of the scale before it is rounded: s = e4m3(max(t, scale_min)), with t the quotient
+//!     above. It is at most 448 and defaults to 0. Where amax is 0, s is e4m3(scale_min).
+//!   - `amax = multiply` replaces rn(amax/6) by rn(amax · rn(1/6)).
+//!   - `global = multiply` replaces g by a factor: t = rn(rn(amax/6) · g), and rn(s/g) replaces rn(s·g).
+//!   - `codes = reciprocal_step` makes a code e2m1(rn(v · rn(1/step))), with step = rn(s·g) or rn(s/g).
+//!     `codes = reciprocal_scale` makes it e2m1(rn(v · rn(rn(1/g)/s))), or e2m1(rn(v · rn(g/s))) if g multiplies.
+//!   - `guard = false` takes the formula literally. No code is 0 because amax or the step is: 0/0 is NaN, whose code is
+//!     +6. The scale keeps the sign of max(t, scale_min), which is NaN if t is. Then g may be absent, which is a g of 1.
 //! - MX: s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`), or the least power of two that brings amax within
 //!   range (`ceil`). With `even`, s is that of `floor`, and twice that if amax is at least 1.75 times a power of two.
 //!   code = rn(v / s).

@@ -3,6 +3,7 @@
 use std::fmt;
 
 pub use crate::numeric::ScaleRounding;
+use crate::numeric::{CodeFormula, Nvfp4Formula, ScaleMin, Scaling};
 
 /// The kind of an operation, with its attributes. [`crate::Operation`] holds its operands and results.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,8 @@ pub enum OpKind {
         block: u32,
         /// Rounding of an MX scale to a power of two; absent for NVFP4.
         scale_rounding: Option<ScaleRounding>,
+        /// The formula of NVFP4; the default for MX.
+        formula: Nvfp4Formula,
     },
     /// Computes code · scale · g. Operands: codes, scales and optionally the per-tensor scale g, 1 by default.
     BlockDequantize {
@@ -331,6 +334,11 @@ impl OpKind {
         OTHERS.into_iter().chain(unary).chain(binary)
     }
 
+    /// A `block_quantize` with the default formula.
+    pub fn block_quantize(block: u32, scale_rounding: Option<ScaleRounding>) -> OpKind {
+        OpKind::BlockQuantize { block, scale_rounding, formula: Nvfp4Formula::DEFAULT }
+    }
+
     /// The op's name in text.
     pub fn mnemonic(&self) -> &'static str {
         match self {
@@ -361,11 +369,13 @@ impl OpKind {
         let list = |axes: &[u32]| AttributeValue::Numbers(axes.iter().map(|axis| f64::from(*axis)).collect());
         match self {
             OpKind::ScaledMma(mma) => vec![("block", whole(mma.block))],
-            OpKind::BlockQuantize { block, scale_rounding } => {
-                let mut attributes = vec![("block", whole(*block))];
+            OpKind::BlockQuantize { block, scale_rounding, formula } => {
+                let mut attributes = formula_attributes(*formula);
+                attributes.push(("block", whole(*block)));
                 if let Some(rounding) = scale_rounding {
                     attributes.push(("scale_rounding", AttributeValue::word(rounding_name(*rounding))));
                 }
+                attributes.sort_by_key(|(name, _)| *name);
                 attributes
             }
             OpKind::BlockDequantize { block } => vec![("block", whole(*block))],
@@ -438,6 +448,7 @@ impl OpKind {
                     "floor, ceil or even",
                     rounding_from_name,
                 )?,
+                formula: reader.formula()?,
             },
             "block_dequantize" => OpKind::BlockDequantize { block: reader.whole("block")? },
             "convert" => OpKind::Convert,
@@ -469,6 +480,28 @@ impl OpKind {
         named.finish(mnemonic)?;
         Ok(kind)
     }
+}
+
+/// The attributes of a formula that differ from the default.
+fn formula_attributes(formula: Nvfp4Formula) -> Vec<(&'static str, AttributeValue)> {
+    let default = Nvfp4Formula::DEFAULT;
+    let mut attributes = Vec::new();
+    if formula.amax != default.amax {
+        attributes.push(("amax", AttributeValue::word(formula.amax.name())));
+    }
+    if formula.codes != default.codes {
+        attributes.push(("codes", AttributeValue::word(formula.codes.name())));
+    }
+    if formula.global != default.global {
+        attributes.push(("global", AttributeValue::word(formula.global.name())));
+    }
+    if !formula.guard {
+        attributes.push(("guard", AttributeValue::word("false")));
+    }
+    if formula.scale_min != default.scale_min {
+        attributes.push(("scale_min", AttributeValue::Number(f64::from(formula.scale_min.get()))));
+    }
+    attributes
 }
 
 /// The name of a scale rounding in text.
@@ -527,6 +560,28 @@ impl<'a> AttributeReader<'a> {
             AttributeValue::Number(number) => Ok(*number),
             other => Err(self.invalid(name, expected, other)),
         }
+    }
+
+    /// The formula of an NVFP4 quantization. An absent attribute has its default.
+    fn formula(&mut self) -> Result<Nvfp4Formula, AttributeError> {
+        let scaling = "divide or multiply";
+        let codes = "quotient, reciprocal_step or reciprocal_scale";
+        let formula = Nvfp4Formula {
+            amax: self.optional_word("amax", scaling, Scaling::from_name)?.unwrap_or_default(),
+            global: self.optional_word("global", scaling, Scaling::from_name)?.unwrap_or_default(),
+            codes: self.optional_word("codes", codes, CodeFormula::from_name)?.unwrap_or_default(),
+            guard: self.optional_word("guard", "true or false", bool_from_name)?.unwrap_or(true),
+            ..Nvfp4Formula::DEFAULT
+        };
+        let Some(value) = self.find("scale_min") else { return Ok(formula) };
+        let bounded = match value {
+            AttributeValue::Number(number) if f64::from(*number as f32) == *number => {
+                ScaleMin::new(*number as f32)
+            }
+            _ => None,
+        };
+        let invalid = || self.invalid("scale_min", "an f32 of at most 448", value);
+        Ok(Nvfp4Formula { scale_min: bounded.ok_or_else(invalid)?, ..formula })
     }
 
     fn whole(&mut self, name: &'static str) -> Result<u32, AttributeError> {

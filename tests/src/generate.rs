@@ -1,6 +1,7 @@
 //! Generates random valid programs: odd shapes, symbolic extents, values used inside and outside of kernels,
 //! several roots, chains of roots through quantization, and near misses.
 
+use fourfold::ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin, Scaling};
 use fourfold::ir::sample::{Recipe, Rule};
 use fourfold::ir::{
     BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, Predicate, ReduceKind, ScaleLayout,
@@ -306,6 +307,21 @@ impl Generator {
     }
 
     /// Returns codes, mostly with blocked scales.
+    /// The default formula in most cases.
+    fn formula(&mut self) -> Nvfp4Formula {
+        if self.random.percent(60) {
+            return Nvfp4Formula::DEFAULT;
+        }
+        let bound = self.random.pick(&[0.0, 0.015625, f32::NEG_INFINITY]);
+        Nvfp4Formula {
+            scale_min: ScaleMin::new(bound).expect("the bound is valid"),
+            amax: self.random.pick(&[Scaling::Divide, Scaling::Multiply]),
+            global: self.random.pick(&[Scaling::Divide, Scaling::Multiply]),
+            codes: self.random.pick(&CodeFormula::ALL),
+            guard: self.random.percent(30),
+        }
+    }
+
     fn quantize(&mut self, value: Value, block: u32) -> Quantized {
         let shape = self.builder.ty(value).shape.clone();
         let nvfp4 = block == 16;
@@ -317,12 +333,13 @@ impl Generator {
         let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
         let layout = if self.random.percent(80) { ScaleLayout::Blocked } else { ScaleLayout::Linear };
         let mut operands = vec![value];
-        if nvfp4 {
+        let formula = if nvfp4 { self.formula() } else { Nvfp4Formula::DEFAULT };
+        if nvfp4 && (formula.guard || self.random.percent(70)) {
             let one = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(1)] };
             operands.push(self.input(TensorType::new(one, ElementType::F32)));
         }
         let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil]);
-        let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding) };
+        let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding), formula };
         let (lead, last) = shape.split_at(shape.len() - 1);
         let k = last[0].as_fixed().expect("only rows are symbolic");
         let scale_shape = [lead, &[Dim::fixed(k / u64::from(block))]].concat();

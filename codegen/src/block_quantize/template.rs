@@ -1,10 +1,11 @@
 //! The template variables of a block quantization kernel.
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{ElementType, ScaleLayout};
 use serde::Serialize;
 
 use super::{BlockQuantizeSpec, Configuration, Padding};
-use crate::epilogue::{outputs::blocks, quantization_functions, scale_functions};
+use crate::epilogue::{formula_functions, outputs::blocks, quantization_functions, scale_functions};
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template};
 use crate::targets::Target;
 
@@ -56,7 +57,7 @@ struct Context {
     turns: u32,
     rows: u32,
     has_conversion: bool,
-    quantization_functions: &'static str,
+    quantization_functions: String,
     scale_functions: &'static str,
     /// Empty: no CUTLASS header is needed.
     head: &'static str,
@@ -85,6 +86,14 @@ struct Clear {
     why: &'static str,
 }
 
+/// The device functions of a formula.
+fn functions(formula: Nvfp4Formula) -> String {
+    if formula == Nvfp4Formula::DEFAULT {
+        return quantization_functions().to_owned();
+    }
+    format!("{}\n{}", quantization_functions(), formula_functions())
+}
+
 fn context(spec: &BlockQuantizeSpec) -> Context {
     let Configuration { input, format, layout, padding, threads, values, turns, rows } = spec.configuration;
     let (block, is_blocked) = (format.block(), layout == ScaleLayout::Blocked);
@@ -108,7 +117,7 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         input: input.to_string(),
         values_of_word: 32 / input.storage_bits(),
         block,
-        blocks_type: blocks(format.element(), format.scale_rounding()),
+        blocks_type: blocks(format.element(), format.scale_rounding(), format.formula()),
         bits: format.element().storage_bits(),
         has_global: format.has_global(),
         is_blocked,
@@ -118,7 +127,7 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         turns,
         rows,
         has_conversion: has_conversion(spec.target),
-        quantization_functions: quantization_functions(),
+        quantization_functions: functions(format.formula()),
         scale_functions: scale_functions(),
         head: "",
         load_parameter: "",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{
     BinaryKind, BlockFormat, ElementType, OperandShape, Predicate, ReduceKind, ScaleRounding, UnaryKind,
 };
@@ -76,10 +77,12 @@ const NVFP4: OutputKind = OutputKind::Quantized {
     element: ElementType::F4E2M1FN,
     block: 16,
     scale_rounding: None,
+    formula: Nvfp4Formula::DEFAULT,
 };
 
 fn mx(element: ElementType, scale_rounding: ScaleRounding) -> OutputKind {
-    OutputKind::Quantized { global: None, element, block: 32, scale_rounding: Some(scale_rounding) }
+    let (scale_rounding, formula) = (Some(scale_rounding), Nvfp4Formula::DEFAULT);
+    OutputKind::Quantized { global: None, element, block: 32, scale_rounding, formula }
 }
 
 fn reduced(kind: ReduceKind, shape: OperandShape) -> OutputKind {

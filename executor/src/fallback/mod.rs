@@ -188,14 +188,14 @@ fn compute(
     operands: &[&Tensor],
     results: Vec<ResultType>,
 ) -> Result<Vec<Tensor>, FallbackError> {
-    if let OpKind::BlockQuantize { block, scale_rounding } = kind
+    if let OpKind::BlockQuantize { block, scale_rounding, formula } = kind
         && let [v, global @ ..] = operands
     {
         let internal = FallbackError::Internal { reason: "block_quantize has two results" };
         let results: [ResultType; 2] = results.try_into().map_err(|_| internal)?;
         return quantize::block_quantize(
             *block as usize,
-            *scale_rounding,
+            (*scale_rounding, *formula),
             v,
             global.first().copied(),
             results,

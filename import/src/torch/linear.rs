@@ -1,5 +1,6 @@
 //! Matrix multiplications, and linears on NVFP4 weights of torchao.
 
+use fourfold_ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin};
 use fourfold_ir::{
     BinaryKind, ElementType, OpKind, ReduceKind, ScaleLayout, ScaledMmaOptions, Shape, TensorType, Value,
     dim_product,
@@ -244,7 +245,11 @@ fn quantized(t: &mut Translator<'_>, x: Value, scheme: Scheme) -> Result<Quantiz
     Ok(made)
 }
 
-/// The op with which torchao quantizes an activation.
+/// The op with which torchao quantizes an activation: scales are at least 2^-6, values are multiplied by the reciprocal
+/// of their scale, and nothing guards zeros.
 fn quantization() -> OpKind {
-    OpKind::BlockQuantize { block: BLOCK, scale_rounding: None }
+    let scale_min = ScaleMin::new(2f32.powi(-6)).unwrap_or_default();
+    let codes = CodeFormula::ReciprocalScale;
+    let formula = Nvfp4Formula { scale_min, codes, guard: false, ..Nvfp4Formula::DEFAULT };
+    OpKind::BlockQuantize { block: BLOCK, scale_rounding: None, formula }
 }

@@ -230,11 +230,15 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
     let computed = match kind {
         OpKind::ScaledMma(attributes) => Values(matmul::scaled_mma(*attributes, operands)),
         OpKind::Mma => Values(matmul::mma(operands[0], operands[1])),
-        OpKind::BlockQuantize { block, scale_rounding } => {
+        OpKind::BlockQuantize { block, scale_rounding, formula } => {
             let global = operands.get(1).copied();
-            let block = *block as usize;
-            let (codes, scales) =
-                quantize::block_quantize(operands[0], global, block, *scale_rounding, result.element);
+            let rule = quantize::BlockRule {
+                block: *block as usize,
+                scale_rounding: *scale_rounding,
+                formula: *formula,
+                element: result.element,
+            };
+            let (codes, scales) = quantize::block_quantize(operands[0], global, rule);
             return vec![Codes(codes), Codes(scales)];
         }
         OpKind::BlockDequantize { block } => {

@@ -6,10 +6,11 @@
 
 use super::formats::{
     ONE_POINT_75, ScaleRounding, e2m1_from_f32, e2m1_to_f32, e4m3_from_f32, e4m3_to_f32, e5m2_from_f32,
-    e5m2_to_f32, e8m0_from_f32, e8m0_to_f32, ue4m3_from_f32, ue4m3_to_f32,
+    e5m2_to_f32, e8m0_from_f32, e8m0_to_f32,
 };
+use super::formula::Nvfp4Formula;
 
-/// The largest `f4E2M1FN` value. The scale maps a block's largest magnitude to it.
+/// The largest `f4E2M1FN` value.
 const E2M1_MAX: f32 = 6.0;
 
 /// The code of the largest `f8E8M0FNU` value, 2^127.
@@ -98,20 +99,22 @@ impl MxElement {
 ///
 /// If `codes` is not as long as `values`.
 pub fn quantize_nvfp4_block(values: &[f32], global: f32, codes: &mut [u8]) -> u8 {
+    quantize_nvfp4_block_by(Nvfp4Formula::DEFAULT, values, global, codes)
+}
+
+/// Quantizes one NVFP4 block by a formula of its own. Writes an `f4E2M1FN` code for each value and returns the block's
+/// scale, an `f8E4M3FN` byte, whose sign bit is 0 if the formula has guards.
+///
+/// # Panics
+///
+/// If `codes` is not as long as `values`.
+pub fn quantize_nvfp4_block_by(formula: Nvfp4Formula, values: &[f32], global: f32, codes: &mut [u8]) -> u8 {
     assert_eq!(values.len(), codes.len(), "one code for each value");
     let amax = largest_magnitude(values);
-    if amax == 0.0 {
-        codes.fill(0x0);
-        return 0x00;
-    }
-    let scale = ue4m3_from_f32(amax / E2M1_MAX / global);
-    let step = ue4m3_to_f32(scale) * global;
-    if step == 0.0 {
-        codes.fill(0x0);
-    } else {
-        for (code, &v) in codes.iter_mut().zip(values) {
-            *code = e2m1_from_f32(v / step);
-        }
+    let scale = formula.scale(amax, global);
+    let step = formula.step(scale, amax, global);
+    for (code, &v) in codes.iter_mut().zip(values) {
+        *code = step.code(v);
     }
     scale
 }
@@ -182,6 +185,7 @@ fn largest_magnitude(values: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::formats::{ue4m3_from_f32, ue4m3_to_f32};
     use super::super::oracle::{self, Table};
     use super::*;
     use proptest::prelude::*;

@@ -103,8 +103,8 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
         OpKind::ScaledMma(mma) => matmul = matmul::scaled_mma(&mut site, *mma),
         OpKind::Mma => matmul::mma(&mut site),
         OpKind::SwizzleScales => matmul::swizzle_scales(&mut site),
-        OpKind::BlockQuantize { block, scale_rounding } => {
-            matmul::block_quantize(&mut site, *block, *scale_rounding)
+        OpKind::BlockQuantize { block, scale_rounding, formula } => {
+            matmul::block_quantize(&mut site, *block, *scale_rounding, *formula)
         }
         OpKind::BlockDequantize { block } => matmul::block_dequantize(&mut site, *block),
         OpKind::Convert => elementwise::convert(&mut site),

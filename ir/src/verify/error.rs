@@ -147,6 +147,13 @@ define_kinds! {
         scale: ElementType,
     } = "scale_rounding_unexpected", "quantization with {scale} scales takes no attribute scale_rounding",
         "help: remove it; these scales are rounded to nearest even";
+    /// MX quantization with an attribute of the NVFP4 formula.
+    FormulaUnexpected {
+        /// Element type of the scales.
+        scale: ElementType,
+    } = "formula_unexpected",
+        "quantization with {scale} scales takes none of the attributes amax, codes, global, guard and scale_min",
+        "help: remove them; they describe the formula of NVFP4";
     /// NVFP4 quantization without its per-tensor scale.
     GlobalScaleMissing {
         /// Element type of the scales.

@@ -19,7 +19,8 @@
 //!   (`beta_without_c`).
 //! - A block is 16 or 32 (`block_size`).
 //! - MX quantization has a scale rounding and no per-tensor scale; NVFP4 has a per-tensor scale and no scale rounding
-//!   (`scale_rounding_missing`, `scale_rounding_unexpected`, `global_scale_missing`, `global_scale_unexpected`).
+//!   (`scale_rounding_missing`, `scale_rounding_unexpected`, `formula_unexpected`, `global_scale_missing`,
+//!   `global_scale_unexpected`).
 //! - Axes exist (`axis_out_of_range`) and ascend (`axes_order`). A reduction has at least one (`no_axes`), and a
 //!   transposition's attribute is a permutation (`permutation`).
 //! - Bounds and eps are usable numbers (`clamp_bounds`, `eps`).

@@ -35,6 +35,10 @@ func @layer.0(
   %acc3 = scaled_mma %fc1.input, %sx, %w, %sw, beta = %beta {block = 16} : tensor<[M, 1536], f32>
   %m = mma %x, %x : tensor<[M, M], f32>
   %q, %s = block_quantize %acc, %g {block = 16} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>
+  %q1, %s1 = block_quantize %acc, %g {block = 16, scale_min = 0.015625} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>
+  %q2, %s2 = block_quantize %acc {amax = multiply, block = 16, codes = reciprocal_scale, global = multiply, guard = false, scale_min = -inf} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>
+  %plain = swizzle_scales %s2 : tensor<[M, 96], f8E4M3FN>
+  %again = swizzle_scales %plain : tensor<[M, 96], f8E4M3FN, blocked>
   %0, %1 = block_quantize %acc {block = 32, scale_rounding = ceil} : tensor<[M, 1536], f8E4M3FN>, tensor<[M, 48], f8E8M0FNU, linear>
   %2, %3 = block_quantize %acc {block = 32, scale_rounding = floor} : tensor<[M, 1536], f8E5M2>, tensor<[M, 48], f8E8M0FNU, linear>
   %d = block_dequantize %q, %s, %g {block = 16} : tensor<[M, 1536], f32>

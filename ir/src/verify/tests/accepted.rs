@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 
 use super::*;
+use crate::numeric::Nvfp4Formula;
 use crate::ops::{
     BinaryKind, ConstantValue, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma, UnaryKind,
 };
@@ -25,11 +26,8 @@ pub(super) fn every_op() -> Module {
     let bias = b.param("layer.0.bias", ty(&[48], F16));
 
     let scales = TensorType::scales(vec![m.clone(), Dim::fixed(6)], F8E4M3FN, Linear);
-    let quantized = b.op(
-        OpKind::BlockQuantize { block: 16, scale_rounding: None },
-        &[x, g],
-        &[("xq", rows(96, F4E2M1FN)), ("sfx", scales)],
-    );
+    let quantized =
+        b.op(OpKind::block_quantize(16, None), &[x, g], &[("xq", rows(96, F4E2M1FN)), ("sfx", scales)]);
     let (xq, sfx) = (quantized[0], quantized[1]);
     let sfx_blocked = b.swizzle_scales("sfx.blocked", sfx, Blocked);
     let sfw_blocked = b.swizzle_scales("sfw.blocked", sfw, Blocked);
@@ -220,10 +218,40 @@ fn both_families_quantize() {
     for (data, rounding) in
         [(F4E2M1FN, ScaleRounding::Floor), (F8E4M3FN, ScaleRounding::Ceil), (F8E5M2, ScaleRounding::Floor)]
     {
-        let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(rounding) };
+        let kind = OpKind::block_quantize(32, Some(rounding));
         let module = program(|b| {
             let v = b.input("v", ty(&[91, 96], F16));
             b.op(kind, &[v], &[("codes", ty(&[91, 96], data)), ("scales", sf(&[91, 3], F8E8M0FNU, Blocked))])
+        });
+        accept(module);
+    }
+}
+
+#[test]
+fn only_a_formula_without_guards_quantizes_to_nvfp4_without_a_global_scale() {
+    for guard in [true, false] {
+        let kind = OpKind::BlockQuantize {
+            block: 16,
+            scale_rounding: None,
+            formula: Nvfp4Formula { guard, ..Nvfp4Formula::DEFAULT },
+        };
+        let results = [("codes", ty(&[91, 96], F4E2M1FN)), ("scales", sf(&[91, 6], F8E4M3FN, Linear))];
+        let module = program(|b| {
+            let v = b.input("v", ty(&[91, 96], F16));
+            b.op(kind, &[v], &results)
+        });
+        assert_eq!(verify(module).is_ok(), !guard);
+    }
+}
+
+#[test]
+fn fp8_numbers_become_scales_of_either_layout_and_back() {
+    let plain = ty(&[91, 6], F8E4M3FN);
+    for layout in [Linear, Blocked] {
+        let module = program(|b| {
+            let x = b.input("x", plain.clone());
+            let scales = b.op(OpKind::SwizzleScales, &[x], &[("s", sf(&[91, 6], F8E4M3FN, layout))])[0];
+            b.op(OpKind::SwizzleScales, &[scales], &[("y", plain.clone())])
         });
         accept(module);
     }

@@ -10,6 +10,7 @@ use super::accepted::every_op;
 use super::*;
 use crate::entities::{Entity, Op, Symbol};
 use crate::module::{Operation, ValueData, ValueDef};
+use crate::numeric::Nvfp4Formula;
 use crate::ops::{
     BinaryKind, ConstantValue, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma, UnaryKind,
 };
@@ -88,6 +89,7 @@ impl Choices<'_> {
             3 => OpKind::BlockQuantize {
                 block,
                 scale_rounding: self.pick(&[None, Some(ScaleRounding::Floor), Some(ScaleRounding::Ceil)]),
+                formula: Nvfp4Formula { guard: self.one_in(2), ..Nvfp4Formula::DEFAULT },
             },
             4 => OpKind::BlockDequantize { block },
             5 => OpKind::Convert,
@@ -283,7 +285,7 @@ fn long_module(ops: usize) -> Module {
         let scales = TensorType::scales(vec![m.clone(), Dim::fixed(4)], F8E4M3FN, Blocked);
         let names = [format!("layers.{layer}.codes"), format!("layers.{layer}.scales")];
         let quantized = b.op(
-            OpKind::BlockQuantize { block: 16, scale_rounding: None },
+            OpKind::block_quantize(16, None),
             &[x, g],
             &[(&names[0], rows(64, F4E2M1FN)), (&names[1], scales)],
         );
