@@ -9,7 +9,7 @@ mod values;
 use std::collections::HashMap;
 
 use fourfold_ir::{
-    BinaryKind, Dim, ElementType, Module, Op, OpKind, ScaleLayout, Shape, TensorType, Value, text,
+    BinaryKind, Dim, ElementType, Module, Op, OpKind, ReduceKind, ScaleLayout, Shape, TensorType, Value, text,
 };
 
 use self::dequantization::{Dequantization, dequantization};
@@ -75,7 +75,7 @@ pub(crate) fn near_miss(module: &Module, op: Op) -> Option<String> {
     Some(format!("the quantization written out before it differs in `{found}`; expected {expected}"))
 }
 
-/// Returns whether a block's largest magnitude and FP8 scales are among the ops before a conversion.
+/// Returns whether a conversion to FP4 follows an extreme of a block, or a reduction and FP8 scales.
 fn follows_quantization(module: &Module, op: Op) -> bool {
     /// The maximum number of ops to visit, so that the time is linear.
     const MOST_VISITED: usize = 48;
@@ -84,7 +84,10 @@ fn follows_quantization(module: &Module, op: Op) -> bool {
     let (mut reduces, mut scales) = (false, false);
     while let Some(op) = open.pop_front() {
         let operation = &module.ops[op];
-        reduces |= matches!(operation.kind, OpKind::Reduce { .. });
+        if let OpKind::Reduce { kind, .. } = operation.kind {
+            reduces = true;
+            scales |= matches!(kind, ReduceKind::Max | ReduceKind::Min | ReduceKind::Amax);
+        }
         scales |= operation.kind == OpKind::Convert
             && operation.results.iter().any(|result| {
                 matches!(module.ty(*result).element, ElementType::F8E4M3FN | ElementType::F8E5M2)
