@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::checkpoint::Checkpoint;
 use crate::error::ImportError;
 use crate::formats;
+use crate::groups::{self, Group};
 use crate::imported::{Import, ImportedProgram, LeftOut, LeftOutCode};
-use crate::linear::Linear;
 use crate::options::ImportOptions;
 use crate::program::{self, Activations};
 use crate::write::file_name;
@@ -25,8 +25,11 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
         input: options.input_type.unwrap_or(model),
         output: options.output_type.unwrap_or(model),
     };
-    let names = || reading.linears.iter().map(|linear| &linear.name);
-    check_selection(options, names().chain(reading.left_out.iter().map(|left| &left.name)))?;
+    let by_name = reading.linears.iter().map(|linear| (linear.name.as_str(), linear)).collect();
+    let groups = groups::find(&by_name, &checkpoint.config);
+    let linears = reading.linears.iter().map(|linear| linear.name.as_str());
+    let others = reading.left_out.iter().map(|left| left.name.as_str());
+    check_selection(options, linears.chain(groups.iter().map(Group::name)).chain(others))?;
     let mut assembly = Assembly::default();
     for left in &reading.left_out {
         if options.selects(&left.name) {
@@ -34,7 +37,10 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
         }
     }
     for linear in reading.linears.iter().filter(|linear| options.selects(&linear.name)) {
-        assembly.add_linear(linear, types, options)?;
+        assembly.add_built(program::linear(linear, types, options))?;
+    }
+    for group in groups.iter().filter(|group| options.selects(group.name())) {
+        assembly.add_built(groups::program(group, types, options))?;
     }
     Ok(assembly.import)
 }
@@ -42,12 +48,12 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
 /// Fails if the pattern selects no name.
 fn check_selection<'a>(
     options: &ImportOptions,
-    names: impl Iterator<Item = &'a String> + Clone,
+    names: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<(), ImportError> {
     let Some(pattern) = &options.select else { return Ok(()) };
     match names.clone().next() {
         Some(example) if !names.clone().any(|name| options.selects(name)) => {
-            let (pattern, example) = (pattern.clone(), example.clone());
+            let (pattern, example) = (pattern.clone(), example.to_owned());
             Err(ImportError::SelectsNothing { pattern, count: names.count(), example })
         }
         _ => Ok(()),
@@ -63,13 +69,8 @@ struct Assembly {
 }
 
 impl Assembly {
-    fn add_linear(
-        &mut self,
-        linear: &Linear,
-        types: Activations,
-        options: &ImportOptions,
-    ) -> Result<(), ImportError> {
-        match program::linear(linear, types, options) {
+    fn add_built(&mut self, built: Result<ImportedProgram, ImportError>) -> Result<(), ImportError> {
+        match built {
             Ok(program) => self.add(program),
             // The verifier bounds extents, and a checkpoint may exceed them.
             Err(ImportError::InvalidProgram { name, reason }) => {

@@ -13,6 +13,7 @@ mod checkpoint;
 mod error;
 mod fields;
 mod formats;
+mod groups;
 mod imported;
 mod linear;
 mod options;

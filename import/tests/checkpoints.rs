@@ -11,9 +11,9 @@ use fourfold::{Backend, DeviceChoice, Options};
 use fourfold_executor::{
     DataSources, OtherTensors, RunOptions, SafetensorsFile, TensorReference, read_text, run,
 };
-use fourfold_import::{Import, ImportOptions, import, write};
+use fourfold_import::{Import, ImportOptions, ProgramKind, import, write};
 use fourfold_ir::{
-    Bound, Capabilities, ElementType, Entity, OpKind, Program, Tensor, bind, interpret, load, text,
+    Bound, Capabilities, ElementType, Entity, OpKind, Operation, Program, Tensor, bind, interpret, load, text,
 };
 use fourfold_scheduler::partition;
 
@@ -213,16 +213,18 @@ fn check_linear(name: &str, file: &Path, expected: &Expected, counts: &mut Count
         }
     }
     counts.linears += 1;
-    counts.w4a4 += usize::from(is_w4a4(&program));
+    counts.w4a4 += w4a4(&program);
     Ok(())
 }
 
-fn is_w4a4(program: &Program) -> bool {
+/// The number of products of two FP4 operands.
+fn w4a4(program: &Program) -> usize {
     let module = program.module();
-    module.ops.iter().any(|(_, operation)| {
+    let is_one = |operation: &Operation| {
         let is_fp4 = |at: usize| module.ty(operation.operands[at]).element == ElementType::F4E2M1FN;
         matches!(operation.kind, OpKind::ScaledMma(_)) && is_fp4(0) && is_fp4(2)
-    })
+    };
+    module.ops.iter().filter(|(_, operation)| is_one(operation)).count()
 }
 
 /// Imports a folder and checks every linear. Returns the counts, or every failure.
@@ -232,7 +234,8 @@ fn check_folder(folder: &Path, options: &ImportOptions) -> Result<(Import, Count
     let written = write(&imported, output.path())?;
     let expected = Expected(SafetensorsFile::open(&folder.join("expected.safetensors"))?);
     let (mut counts, mut failures) = (Counts::default(), Vec::new());
-    for program in &written {
+    let linears = imported.programs.iter().zip(&written).filter(|(it, _)| it.kind == ProgramKind::Linear);
+    for (_, program) in linears {
         if let Err(error) = check_linear(&program.name, &program.file, &expected, &mut counts) {
             failures.push(format!("{}: {error}", program.name));
         }
@@ -296,10 +299,54 @@ fn fp4_products_become_kernels_and_others_have_reasons() {
             for backend in &backends {
                 let plan = backend.plan_module(program.module.clone()).expect("the program is valid");
                 let kernels = plan.partition().kernels().count();
-                assert_eq!(kernels, usize::from(is_w4a4(plan.original())), "{}", program.name);
+                assert_eq!(kernels, w4a4(plan.original()), "{}", program.name);
                 *planned.entry(backend.capabilities().target.clone()).or_default() += kernels;
             }
         }
         println!("{}: {planned:?}", folder.display());
+    }
+}
+
+/// Interprets a program of a folder; `x` are the rows of `%x`.
+fn values_of(folder: &Path, name: &str, x: &Tensor) -> HashMap<String, Vec<f32>> {
+    let imported = import(folder, &exact()).expect("the checkpoint is valid");
+    let output = tempfile::tempdir().expect("a folder");
+    write(&imported, output.path()).expect("the programs can be written");
+    let (program, mut inputs) =
+        read_program(&output.path().join(format!("{name}.fir")), x.dims()[0]).expect("the program is valid");
+    inputs.insert("x".to_owned(), x.try_clone().expect("memory"));
+    let values = interpret(&program, &bind::bind(&program, &inputs).expect("it fits")).expect("it runs");
+    let module = program.module();
+    let named =
+        |output: &fourfold_ir::Value| (module.name_of(*output).to_owned(), values[output.index()].to_f32());
+    module.outputs.iter().map(named).collect()
+}
+
+#[test]
+fn groups_and_feed_forward_blocks_equal_their_linears() {
+    for case in ["modelopt-nvfp4-awq", "ct-mxfp4", "torchao-nvfp4-dynamic"] {
+        let folder = fixtures().join(case);
+        let expected =
+            Expected(SafetensorsFile::open(&folder.join("expected.safetensors")).expect("it is valid"));
+        let x = |name: &str, k: usize| {
+            let x = expected.need(&format!("{name}.x")).expect("there is an input");
+            Tensor::from_f64(ElementType::F32, vec![x.len() / k, k], None, &x).expect("it is a matrix")
+        };
+        let attention = "model.layers.0.self_attn";
+        let input = x(&format!("{attention}.q_proj"), 192);
+        let group = values_of(&folder, &format!("{attention}.qkv"), &input);
+        for member in ["q_proj", "k_proj", "v_proj"] {
+            let alone = values_of(&folder, &format!("{attention}.{member}"), &input);
+            assert_eq!(group[member], alone["y"], "{case} {member}");
+        }
+        let mlp = "model.layers.0.mlp";
+        let input = x(&format!("{mlp}.gate_proj"), 192);
+        let pair = values_of(&folder, &format!("{mlp}.gate_up"), &input);
+        let silu = |x: f32| (f64::from(x) / (1.0 + (-f64::from(x)).exp())) as f32;
+        let hidden: Vec<f32> =
+            pair["gate_proj"].iter().zip(&pair["up_proj"]).map(|(gate, up)| silu(*gate) * up).collect();
+        let hidden = Tensor::from_f32(vec![hidden.len() / 320, 320], &hidden).expect("it is a matrix");
+        let alone = values_of(&folder, &format!("{mlp}.down_proj"), &hidden);
+        assert_eq!(values_of(&folder, mlp, &input)["y"], alone["y"], "{case}");
     }
 }

@@ -6,8 +6,7 @@
 use fourfold_ir::{ElementType, ScaleRounding};
 use serde_json::Value;
 
-use super::modelopt::fp8;
-use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, unsupported};
+use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, fp8, unsupported};
 use crate::checkpoint::Checkpoint;
 use crate::fields::{Fields, Refusal, require_dtype};
 use crate::imported::LeftOutCode;

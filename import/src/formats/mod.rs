@@ -16,7 +16,7 @@ use serde_json::Value;
 use self::compressed_tensors::CompressedTensors;
 use self::modelopt::ModelOpt;
 use crate::checkpoint::{Checkpoint, Tensor};
-use crate::fields::{Fields, Refusal, arithmetic};
+use crate::fields::{Fields, Refusal, arithmetic, named_type};
 use crate::imported::{LeftOut, LeftOutCode};
 use crate::linear::Linear;
 
@@ -244,14 +244,4 @@ pub(crate) fn model_type(checkpoint: &Checkpoint) -> ElementType {
         }
     }
     counts.into_iter().max_by_key(|(_, count)| *count).map_or(ElementType::BF16, |(element, _)| element)
-}
-
-/// The arithmetic type with this name in configurations.
-fn named_type(name: &str) -> Option<ElementType> {
-    match name.trim_start_matches("torch.") {
-        "bfloat16" => Some(ElementType::BF16),
-        "float16" => Some(ElementType::F16),
-        "float32" => Some(ElementType::F32),
-        _ => None,
-    }
 }

@@ -8,7 +8,7 @@ use fourfold_ir::{ElementType, ScaleRounding};
 use serde_json::Value;
 
 use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, unsupported};
-use crate::fields::{Fields, Refusal, join, matrix, require_dtype};
+use crate::fields::{Fields, Refusal, join, matrix, named_type, require_dtype, scalar};
 use crate::imported::LeftOutCode;
 use crate::linear::{Activation, Convention, Linear};
 
@@ -39,7 +39,7 @@ pub(super) fn is_described(metadata: &BTreeMap<String, String>) -> bool {
 pub(super) fn original_type(metadata: &BTreeMap<String, String>) -> Option<ElementType> {
     metadata.values().filter(|text| text.contains("orig_dtype")).find_map(|text| {
         let value: Value = serde_json::from_str(text).ok()?;
-        super::named_type(value["_data"]["orig_dtype"]["_data"].as_str()?)
+        named_type(value["_data"]["orig_dtype"]["_data"].as_str()?)
     })
 }
 
@@ -50,7 +50,7 @@ pub(super) fn read(metadata: &BTreeMap<String, String>, mut fields: Fields<'_>) 
     let codes = fields.need("_weight_qdata")?;
     let scales = fields.need("_weight_scale")?;
     let global = fields.take("_weight_per_tensor_scale");
-    let global = global.map(|tensor| crate::fields::scalar(tensor, Multiply)).transpose()?;
+    let global = global.map(|tensor| scalar(tensor, Multiply)).transpose()?;
     let is_blocked = data["is_swizzled_scales"] == true;
     let layout = |format: BlockScales| if is_blocked { format.blocked() } else { format };
     let (element, extents) = match (ty.as_str(), data["elem_dtype"]["_data"].as_str()) {
@@ -92,7 +92,7 @@ fn nvfp4(arguments: &Value, tensor: &str, fields: &mut Fields<'_>) -> Result<Act
             "the header states no quantized activations, but there is `{}`",
             scale.name
         ))),
-        (true, Some(scale)) => Ok(Activation::Nvfp4(crate::fields::scalar(scale, Multiply)?)),
+        (true, Some(scale)) => Ok(Activation::Nvfp4(scalar(scale, Multiply)?)),
         (true, None) if arguments["use_dynamic_per_tensor_scale"] == true => Ok(Activation::Nvfp4OfCall),
         (true, None) => Err(unsupported(format!("`{tensor}` whose activations have no global scale"))),
     }
