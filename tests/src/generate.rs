@@ -34,6 +34,10 @@ pub fn case(seed: u64, steps: usize) -> Case {
         quantized: Vec::new(),
         sampled: Vec::new(),
         used: Vec::new(),
+        unary_functions: unary_functions(),
+        binary_functions: binary_functions(),
+        // The other seeds give the programs that they gave before there were ops of the fallback only.
+        extended: seed.is_multiple_of(2),
     };
     let symbolic = generator.random.percent(50);
     let m = if symbolic { generator.builder.symbol("M") } else { Dim::fixed(rows) };
@@ -44,6 +48,7 @@ pub fn case(seed: u64, steps: usize) -> Case {
     }
     for _ in 0..steps.max(1) {
         generator.step(&m);
+        generator.extra_step(&m);
     }
     let outputs = generator.outputs();
     let symbols = if symbolic { vec![("M".to_owned(), rows)] } else { Vec::new() };
@@ -63,6 +68,11 @@ struct Generator {
     /// The A operands of products.
     sampled: Vec<Quantized>,
     used: Vec<Value>,
+    /// The functions that kernels compute.
+    unary_functions: Vec<UnaryKind>,
+    binary_functions: Vec<BinaryKind>,
+    /// True if the program has ops and functions that only the fallback computes.
+    extended: bool,
 }
 
 /// A matrix quantized in blocks.
@@ -92,23 +102,16 @@ impl Generator {
     }
 
     fn unary(&mut self, value: Value) -> Value {
-        // Mostly one that kernels compute.
-        let kind = if self.random.percent(90) {
-            self.random.pick(&unary_functions())
-        } else {
-            self.random.pick(UnaryKind::ALL)
-        };
+        let any = self.extended && self.random.percent(10);
+        let kind = self.random.pick(if any { UnaryKind::ALL } else { &self.unary_functions });
         let ty = self.builder.ty(value).clone();
         self.op(OpKind::Unary(kind), &[value], ty)
     }
 
     /// Returns mostly a kind that kernels compute.
     fn binary_kind(&mut self) -> BinaryKind {
-        if self.random.percent(95) {
-            self.random.pick(&binary_functions())
-        } else {
-            self.random.pick(BinaryKind::ALL)
-        }
+        let any = self.extended && self.random.percent(5);
+        self.random.pick(if any { BinaryKind::ALL } else { &self.binary_functions })
     }
 
     fn convert(&mut self, value: Value, element: ElementType) -> Value {
@@ -133,7 +136,7 @@ impl Generator {
     }
 
     fn step(&mut self, m: &Dim) {
-        let value = match self.random.below(28) {
+        let value = match self.random.below(24) {
             0..=6 | 22 | 23 => self.scaled_mma(m),
             7 => self.plain_mma(m),
             8 => self.quantized_layer(m),
@@ -153,11 +156,21 @@ impl Generator {
             18 => self.softmax_or_norm(m),
             19 => self.clamp(m),
             20 => self.constant(),
-            24 => self.slice(m),
-            25 => self.concat(m),
-            26 => self.gather(m),
-            27 => self.pad(m),
             _ => self.broadcast(m),
+        };
+        self.pool.push(value);
+    }
+
+    /// Adds, now and then, an op that only the fallback computes.
+    fn extra_step(&mut self, m: &Dim) {
+        if !self.extended || self.random.percent(60) {
+            return;
+        }
+        let value = match self.random.below(4) {
+            0 => self.slice(m),
+            1 => self.concat(m),
+            2 => self.gather(m),
+            _ => self.pad(m),
         };
         self.pool.push(value);
     }
