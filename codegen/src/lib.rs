@@ -66,4 +66,4 @@ pub use source::{
 };
 pub use spec::{KernelSpec, ScaledMmaSpec};
 pub use specify::specify;
-pub use targets::{TARGETS, Target, capabilities, target};
+pub use targets::{BINARY_FUNCTIONS, TARGETS, Target, UNARY_FUNCTIONS, capabilities, target};
