@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::blocks;
 use crate::checkpoint::Checkpoint;
 use crate::error::ImportError;
 use crate::formats;
@@ -27,7 +28,9 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
     };
     let by_name = reading.linears.iter().map(|linear| (linear.name.as_str(), linear)).collect();
     let groups = groups::find(&by_name, &checkpoint.config);
+    let blocks = blocks::find(&by_name, checkpoint);
     let linears = reading.linears.iter().map(|linear| linear.name.as_str());
+    let linears = linears.chain(blocks.iter().map(|block| block.name.as_str()));
     let others = reading.left_out.iter().map(|left| left.name.as_str());
     check_selection(options, linears.chain(groups.iter().map(Group::name)).chain(others))?;
     let mut assembly = Assembly::default();
@@ -41,6 +44,9 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
     }
     for group in groups.iter().filter(|group| options.selects(group.name())) {
         assembly.add_built(groups::program(group, types, options))?;
+    }
+    for block in blocks.iter().filter(|block| options.selects(&block.name)) {
+        assembly.add_built(blocks::program(block, types, options))?;
     }
     Ok(assembly.import)
 }

@@ -96,12 +96,8 @@ fn bert<'a>(linears: &ByName<'a>, checkpoint: &Checkpoint, layer: &str) -> Optio
 fn llama<'a>(linears: &ByName<'a>, checkpoint: &Checkpoint, layer: &str) -> Option<Block<'a>> {
     let config = &checkpoint.config;
     let of = |name: &str| linears.get(&*format!("{layer}.{name}")).copied();
-    let attention = [
-        of("self_attn.q_proj")?,
-        of("self_attn.k_proj")?,
-        of("self_attn.v_proj")?,
-        of("self_attn.o_proj")?,
-    ];
+    let attention =
+        [of("self_attn.q_proj")?, of("self_attn.k_proj")?, of("self_attn.v_proj")?, of("self_attn.o_proj")?];
     let hidden = attention[0].k;
     let positive = |key: &str| config[key].as_u64().filter(|count| *count > 0);
     let heads = positive("num_attention_heads")?;

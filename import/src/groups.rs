@@ -101,7 +101,7 @@ pub(crate) fn program(
 ) -> Result<ImportedProgram, ImportError> {
     let mut draft = Draft::new(group.name());
     let m = draft.builder.symbol(&options.m);
-    let mut input = |draft: &mut Draft, k: u64| {
+    let input = |draft: &mut Draft, k: u64| {
         draft.builder.input("x", TensorType::new(vec![m.clone(), Dim::fixed(k)], types.input))
     };
     match group {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod blocks;
 mod checkpoint;
 mod error;
 mod fields;

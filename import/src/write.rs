@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{create_folder, path_from, write_file};
+use fourfold_executor::{create_folder, path_from, write_generated_file};
 use fourfold_ir::text;
 
 use crate::error::ImportError;
@@ -28,7 +28,7 @@ pub fn write(import: &Import, folder: &Path) -> Result<Vec<WrittenProgram>, Impo
     let mut written = Vec::with_capacity(import.programs.len());
     for program in &import.programs {
         let file = folder.join(file_name(&program.name));
-        write_file(&file, text_of(program, &mut relative)?.as_bytes())?;
+        write_generated_file(&file, text_of(program, &mut relative)?.as_bytes())?;
         written.push(WrittenProgram { name: program.name.clone(), file });
     }
     Ok(written)
