@@ -348,7 +348,7 @@ impl Generator {
             let one = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(1)] };
             operands.push(self.input(TensorType::new(one, ElementType::F32)));
         }
-        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil]);
+        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even]);
         let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding) };
         let (lead, last) = shape.split_at(shape.len() - 1);
         let k = last[0].as_fixed().expect("only rows are symbolic");
