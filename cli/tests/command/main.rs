@@ -4,6 +4,7 @@ mod background;
 mod bundle;
 mod cache;
 mod commands;
+mod data;
 mod failures;
 mod interface;
 mod known_bad;
