@@ -15,10 +15,12 @@ use crate::program::{Activations, Draft};
 pub(crate) type ByName<'a> = BTreeMap<&'a str, &'a Linear>;
 
 /// The names of linears that share an input, and the name of their group.
-const GROUPS: [(&str, &[&str]); 3] = [
+const GROUPS: [(&str, &[&str]); 4] = [
     ("qkv", &["q_proj", "k_proj", "v_proj"]),
     ("qkv", &["query", "key", "value"]),
     ("gate_up", &["gate_proj", "up_proj"]),
+    // Mixtral: w1 is gate, w3 is up, w2 is down.
+    ("gate_up", &["w1", "w3"]),
 ];
 
 /// Several linears of one module that a program computes together.
@@ -66,6 +68,7 @@ fn mlp<'a>(linears: &ByName<'a>, module: &str, own: &str, config: &Value) -> Opt
             let gate = of(module, own)?;
             (module.to_owned(), Some(gate), of(module, "up_proj")?, of(module, "down_proj")?)
         }
+        "w1" => (module.to_owned(), Some(of(module, own)?), of(module, "w3")?, of(module, "w2")?),
         // BERT: `layer.N.intermediate.dense` and `layer.N.output.dense`.
         "dense" => {
             let layer = module.strip_suffix(".intermediate")?;

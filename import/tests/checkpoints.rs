@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, DeviceChoice, Options};
 use fourfold_executor::{
-    DataSources, OtherTensors, RunOptions, SafetensorsFile, TensorReference, read_text, run,
+    DataSources, OtherTensors, RunOptions, SafetensorsFile, TensorReference, read_text, run, write_tensors,
 };
 use fourfold_import::{Import, ImportOptions, ProgramKind, import, write};
 use fourfold_ir::{
@@ -465,22 +465,67 @@ fn a_llama_block_is_its_norms_linears_and_attention() {
     assert_close("y", &values["y"], &sum(&values["attention.residual"], &mlp["y"]));
 }
 
-/// The fixtures have no encoder, so this runs with FOURFOLD_TEST_MODELS only.
+/// Writes an encoder layer of ModelOpt with drawn weights: hidden 64, 2 heads, 96 channels between.
+fn write_encoder(folder: &Path, layer: &str) {
+    let mut state = 7u64;
+    let mut draw = |limit: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % limit
+    };
+    let mut tensors: Vec<(String, Tensor)> = Vec::new();
+    for (name, n, k) in [
+        ("attention.self.query", 64, 64),
+        ("attention.self.key", 64, 64),
+        ("attention.self.value", 64, 64),
+        ("attention.output.dense", 64, 64),
+        ("intermediate.dense", 96, 64),
+        ("output.dense", 64, 96),
+    ] {
+        let codes = (0..n * k).map(|_| draw(16) as u8).collect();
+        let scales = (0..n * k / 16).map(|_| 0x30 + draw(16) as u8).collect();
+        let bias: Vec<f32> = (0..n).map(|_| draw(100) as f32 / 100.0 - 0.5).collect();
+        let (fp4, e4m3) = (ElementType::F4E2M1FN, ElementType::F8E4M3FN);
+        tensors.extend([
+            (format!("{layer}.{name}.weight"), Tensor::from_codes(fp4, vec![n, k], None, codes).unwrap()),
+            (
+                format!("{layer}.{name}.weight_scale"),
+                Tensor::from_codes(e4m3, vec![n, k / 16], None, scales).unwrap(),
+            ),
+            (format!("{layer}.{name}.weight_scale_2"), Tensor::from_f32(vec![], &[0.03]).unwrap()),
+            (format!("{layer}.{name}.input_scale"), Tensor::from_f32(vec![], &[0.01]).unwrap()),
+            (format!("{layer}.{name}.bias"), Tensor::from_f32(vec![n], &bias).unwrap()),
+        ]);
+    }
+    for name in ["attention.output", "output"] {
+        for field in ["weight", "bias"] {
+            let values: Vec<f32> = (0..64).map(|_| draw(100) as f32 / 50.0 - 0.7).collect();
+            let tensor = Tensor::from_f32(vec![64], &values).unwrap();
+            tensors.push((format!("{layer}.{name}.LayerNorm.{field}"), tensor));
+        }
+    }
+    let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    write_tensors(&folder.join("model.safetensors"), &named).unwrap();
+    let config = r#"{"model_type":"bert","num_attention_heads":2,"hidden_act":"gelu","layer_norm_eps":1e-12,
+        "quantization_config":{"quant_method":"modelopt","quant_algo":"NVFP4"}}"#;
+    std::fs::write(folder.join("config.json"), config).unwrap();
+}
+
 #[test]
 fn a_bert_block_is_its_norms_linears_and_attention() {
-    let Some(models) = std::env::var_os("FOURFOLD_TEST_MODELS") else { return };
-    let folder = Path::new(&models).join("modelopt-nvfp4-bert");
-    let layer = "encoder.layer.0";
-    let x = input_of(&folder, &format!("{layer}.attention.self.query"), 384);
+    let model = tempfile::tempdir().unwrap();
+    let (folder, layer) = (model.path(), "encoder.layer.0");
+    write_encoder(folder, layer);
+    let x: Vec<f32> = (0..5 * 64).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
+    let x = matrix(64, &x);
     let rows = x.dims()[0];
     let (mask, cos, sin) = (vec![0.0; rows * rows], vec![1.0; rows * 32], vec![0.0; rows * 32]);
     let tensor = matrix(rows, &mask);
-    let values = values_of(&folder, layer, &[("x", &x), ("mask", &tensor)]);
-    let attention = Attention { heads: 12, kv_heads: 12, d: 32, mask: &mask, cos: &cos, sin: &sin };
+    let values = values_of(folder, layer, &[("x", &x), ("mask", &tensor)]);
+    let attention = Attention { heads: 2, kv_heads: 2, d: 32, mask: &mask, cos: &cos, sin: &sin };
     let context = attention.context(&values["q"], &values["k"], &values["v"]);
     assert_close("attention", &values["context.joined"], &context);
-    let of = |name: &str, x: &Tensor| values_of(&folder, &format!("{layer}.{name}"), &[("x", x)]);
-    let o = of("attention.output.dense", &matrix(384, &values["context.joined"]));
+    let of = |name: &str, x: &Tensor| values_of(folder, &format!("{layer}.{name}"), &[("x", x)]);
+    let o = of("attention.output.dense", &matrix(64, &values["context.joined"]));
     assert_eq!(values["attention"], o["y"]);
     let layer_norm = |x: &[f64]| {
         let mean = x.iter().sum::<f64>() / x.len() as f64;
@@ -496,7 +541,7 @@ fn a_bert_block_is_its_norms_linears_and_attention() {
             weighted.iter().zip(bias.iter().cycle()).map(|(x, bias)| x + f64::from(*bias)).collect();
         assert_close(normed_name, &values[normed_name], &expected);
     }
-    let mlp = of("mlp", &matrix(384, &values["attention.normed"]));
+    let mlp = of("mlp", &matrix(64, &values["attention.normed"]));
     assert_eq!(values["mlp"], mlp["y"]);
     assert_close("the second sum", &values["mlp.residual"], &sum(&mlp["y"], &values["attention.normed"]));
 }

@@ -134,6 +134,32 @@ fn tensors_that_do_not_fit_the_format_are_named() {
 }
 
 #[test]
+fn experts_of_mixtral_become_feed_forward_blocks() {
+    let linear =
+        |name: &str| NVFP4.map(|(field, dtype, _)| (field.replace("a.", &format!("e.0.{name}.")), dtype));
+    let entries: Vec<(String, &str, Vec<u64>)> = ["w1", "w2", "w3"]
+        .into_iter()
+        .flat_map(linear)
+        .map(|(name, dtype)| {
+            let shape = if name.ends_with(".weight") {
+                vec![32, 16]
+            } else if name.ends_with(".weight_scale") {
+                vec![32, 2]
+            } else {
+                Vec::new()
+            };
+            (name, dtype, shape)
+        })
+        .collect();
+    let entries: Vec<Entry<'_>> =
+        entries.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, &shape[..])).collect();
+    let config = modelopt("NVFP4").replacen('{', r#"{"hidden_act":"silu","#, 1);
+    let imported = import_entries(&config, &entries);
+    let names: Vec<&str> = imported.programs.iter().map(|program| program.name.as_str()).collect();
+    assert_eq!(names, ["e.0.w1", "e.0.w2", "e.0.w3", "e.0.gate_up", "e.0"], "{:?}", imported.left_out);
+}
+
+#[test]
 fn configurations_of_the_wrong_form_are_no_panic() {
     for config in [
         "{}",
@@ -184,9 +210,12 @@ fn files_that_are_malformed_are_named() {
     check_error(&[(index, missing), model], &["assigns the tensor `b.weight` to `model.safetensors`"]);
     let twice = [("x.safetensors", &data[..]), ("y.safetensors", &data[..])];
     check_error(&twice, &["both hold the tensor `a.weight`"]);
-    let overlap = br#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}"#;
+    let entry = |name: &str, start: u64| {
+        format!(r#""{name}":{{"dtype":"U8","shape":[4],"data_offsets":[{start},{}]}}"#, start + 4)
+    };
+    let overlap = format!("{{{},{}}}", entry("a", 0), entry("b", 2));
     let mut bytes = (overlap.len() as u64).to_le_bytes().to_vec();
-    bytes.extend(overlap);
+    bytes.extend(overlap.as_bytes());
     bytes.extend([0; 6]);
     check_error(&[("model.safetensors", &bytes)], &["model.safetensors", "`a`", "`b`"]);
     let huge = br#"{"a":{"dtype":"U8","shape":[4294967296,4294967296,16],"data_offsets":[0,4]}}"#;

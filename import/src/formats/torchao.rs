@@ -17,6 +17,9 @@ use Convention::Multiply;
 /// The name of the type that stands for an unquantized tensor.
 const PLAIN: &str = "Tensor";
 
+/// The difference between torchao's activation scales and those of the program.
+const LEAST_SCALE: &str = "torchao rounds scales of activations below 2^-6 up to it; this program does not.";
+
 /// The description of a tensor in the header: its type and its attributes.
 fn description(metadata: &BTreeMap<String, String>, tensor: &str) -> Result<(String, Value), Refusal> {
     let Some(text) = metadata.get(tensor) else {
@@ -80,7 +83,9 @@ pub(super) fn read(metadata: &BTreeMap<String, String>, mut fields: Fields<'_>) 
     };
     let ([n, k], name, bias) = (extents, module.to_owned(), fields.bias(extents[0])?);
     fields.finish()?;
-    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes: Vec::new() })
+    let is_nvfp4 = matches!(activation, Activation::Nvfp4(_) | Activation::Nvfp4OfCall);
+    let notes = if is_nvfp4 { vec![LEAST_SCALE.to_owned()] } else { Vec::new() };
+    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes })
 }
 
 fn nvfp4(arguments: &Value, tensor: &str, fields: &mut Fields<'_>) -> Result<Activation, Refusal> {
