@@ -47,6 +47,8 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
     }
     for block in blocks.iter().filter(|block| options.selects(&block.name)) {
         assembly.add_built(blocks::program(block, types, options))?;
+        // The block has them.
+        assembly.import.left_out.retain(|left| !block.norm_modules.contains(&left.name));
     }
     Ok(assembly.import)
 }

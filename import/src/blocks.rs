@@ -35,6 +35,8 @@ pub(crate) struct Block<'a> {
     function: UnaryKind,
     eps: f64,
     norms: Norms,
+    /// The paths of the norms.
+    pub(crate) norm_modules: Vec<String>,
 }
 
 /// The norms of a block.
@@ -89,6 +91,7 @@ fn bert<'a>(linears: &ByName<'a>, checkpoint: &Checkpoint, layer: &str) -> Optio
         function: function_of(config)?,
         eps: config["layer_norm_eps"].as_f64()?,
         norms: Norms::After([norm("attention.output")?, norm("output")?]),
+        norm_modules: ["attention.output", "output"].map(|name| format!("{layer}.{name}.LayerNorm")).to_vec(),
     };
     block.fits(hidden).then_some(block)
 }
@@ -123,6 +126,9 @@ fn llama<'a>(linears: &ByName<'a>, checkpoint: &Checkpoint, layer: &str) -> Opti
             norms: [norm("input_layernorm", hidden)?, norm("post_attention_layernorm", hidden)?],
             heads: of_heads.map(|(q, k)| [q, k]),
         },
+        norm_modules: ["input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"]
+            .map(|name| format!("{layer}.{name}"))
+            .to_vec(),
     };
     block.fits(hidden).then_some(block)
 }

@@ -465,56 +465,116 @@ fn a_llama_block_is_its_norms_linears_and_attention() {
     assert_close("y", &values["y"], &sum(&values["attention.residual"], &mlp["y"]));
 }
 
-/// Writes an encoder layer of ModelOpt with drawn weights: hidden 64, 2 heads, 96 channels between.
-fn write_encoder(folder: &Path, layer: &str) {
+/// Writes a model of ModelOpt with drawn weights: linears with their extents, and vectors.
+fn write_model(folder: &Path, linears: &[(&str, usize, usize)], vectors: &[(&str, usize)], config: &str) {
     let mut state = 7u64;
     let mut draw = |limit: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % limit
     };
     let mut tensors: Vec<(String, Tensor)> = Vec::new();
-    for (name, n, k) in [
-        ("attention.self.query", 64, 64),
-        ("attention.self.key", 64, 64),
-        ("attention.self.value", 64, 64),
-        ("attention.output.dense", 64, 64),
-        ("intermediate.dense", 96, 64),
-        ("output.dense", 64, 96),
-    ] {
+    for &(name, n, k) in linears {
         let codes = (0..n * k).map(|_| draw(16) as u8).collect();
         let scales = (0..n * k / 16).map(|_| 0x30 + draw(16) as u8).collect();
-        let bias: Vec<f32> = (0..n).map(|_| draw(100) as f32 / 100.0 - 0.5).collect();
         let (fp4, e4m3) = (ElementType::F4E2M1FN, ElementType::F8E4M3FN);
         tensors.extend([
-            (format!("{layer}.{name}.weight"), Tensor::from_codes(fp4, vec![n, k], None, codes).unwrap()),
+            (format!("{name}.weight"), Tensor::from_codes(fp4, vec![n, k], None, codes).unwrap()),
             (
-                format!("{layer}.{name}.weight_scale"),
+                format!("{name}.weight_scale"),
                 Tensor::from_codes(e4m3, vec![n, k / 16], None, scales).unwrap(),
             ),
-            (format!("{layer}.{name}.weight_scale_2"), Tensor::from_f32(vec![], &[0.03]).unwrap()),
-            (format!("{layer}.{name}.input_scale"), Tensor::from_f32(vec![], &[0.01]).unwrap()),
-            (format!("{layer}.{name}.bias"), Tensor::from_f32(vec![n], &bias).unwrap()),
+            (format!("{name}.weight_scale_2"), Tensor::from_f32(vec![], &[0.03]).unwrap()),
+            (format!("{name}.input_scale"), Tensor::from_f32(vec![], &[0.01]).unwrap()),
         ]);
     }
-    for name in ["attention.output", "output"] {
-        for field in ["weight", "bias"] {
-            let values: Vec<f32> = (0..64).map(|_| draw(100) as f32 / 50.0 - 0.7).collect();
-            let tensor = Tensor::from_f32(vec![64], &values).unwrap();
-            tensors.push((format!("{layer}.{name}.LayerNorm.{field}"), tensor));
-        }
+    for &(name, n) in vectors {
+        let values: Vec<f32> = (0..n).map(|_| draw(100) as f32 / 50.0 - 0.7).collect();
+        tensors.push((name.to_owned(), Tensor::from_f32(vec![n], &values).unwrap()));
     }
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     write_tensors(&folder.join("model.safetensors"), &named).unwrap();
-    let config = r#"{"model_type":"bert","num_attention_heads":2,"hidden_act":"gelu","layer_norm_eps":1e-12,
-        "quantization_config":{"quant_method":"modelopt","quant_algo":"NVFP4"}}"#;
-    std::fs::write(folder.join("config.json"), config).unwrap();
+    let quantized = r#""quantization_config":{"quant_method":"modelopt","quant_algo":"NVFP4"}"#;
+    std::fs::write(folder.join("config.json"), format!("{{{config},{quantized}}}")).unwrap();
+}
+
+/// An encoder layer: hidden 64, 2 heads, 96 channels between.
+fn write_encoder(folder: &Path) {
+    let (attention, layer) = ("encoder.layer.0.attention", "encoder.layer.0");
+    let linears = [
+        (format!("{attention}.self.query"), 64, 64),
+        (format!("{attention}.self.key"), 64, 64),
+        (format!("{attention}.self.value"), 64, 64),
+        (format!("{attention}.output.dense"), 64, 64),
+        (format!("{layer}.intermediate.dense"), 96, 64),
+        (format!("{layer}.output.dense"), 64, 96),
+    ];
+    let norms = [format!("{attention}.output.LayerNorm"), format!("{layer}.output.LayerNorm")];
+    let mut vectors: Vec<(String, usize)> = norms
+        .iter()
+        .flat_map(|norm| ["weight", "bias"].map(|field| (format!("{norm}.{field}"), 64)))
+        .collect();
+    vectors.extend(linears.iter().map(|(name, n, _)| (format!("{name}.bias"), *n)));
+    let linears = linears.each_ref().map(|(name, n, k)| (name.as_str(), *n, *k));
+    let vectors: Vec<(&str, usize)> = vectors.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+    let config = r#""model_type":"bert","num_attention_heads":2,"hidden_act":"gelu","layer_norm_eps":1e-12"#;
+    write_model(folder, &linears, &vectors, config);
+}
+
+/// Rows `[M, heads · D]` of a tensor `[heads, M, D]`.
+fn by_row(x: &[f32], heads: usize, d: usize) -> Vec<f32> {
+    let rows = x.len() / heads / d;
+    let at = |at: usize| x[((at / d % heads) * rows + at / d / heads) * d + at % d];
+    (0..x.len()).map(at).collect()
+}
+
+#[test]
+fn a_qwen3_block_normalizes_q_and_k_by_head() {
+    let model = tempfile::tempdir().unwrap();
+    let (folder, layer) = (model.path(), "model.layers.0");
+    write_model(
+        folder,
+        &[
+            ("model.layers.0.self_attn.q_proj", 64, 64),
+            ("model.layers.0.self_attn.k_proj", 32, 64),
+            ("model.layers.0.self_attn.v_proj", 32, 64),
+            ("model.layers.0.self_attn.o_proj", 64, 64),
+            ("model.layers.0.mlp.gate_proj", 96, 64),
+            ("model.layers.0.mlp.up_proj", 96, 64),
+            ("model.layers.0.mlp.down_proj", 64, 96),
+        ],
+        &[
+            ("model.layers.0.input_layernorm.weight", 64),
+            ("model.layers.0.post_attention_layernorm.weight", 64),
+            ("model.layers.0.self_attn.q_norm.weight", 16),
+            ("model.layers.0.self_attn.k_norm.weight", 16),
+        ],
+        r#""model_type":"qwen3","num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
+            "hidden_act":"silu","rms_norm_eps":1e-6"#,
+    );
+    let x: Vec<f32> = (0..5 * 64).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
+    let draw = |count: usize| (0..count).map(|at| (at * 29 % 53) as f32 / 26.0 - 1.0).collect::<Vec<f32>>();
+    let (mask, cos, sin) = (draw(25), draw(5 * 16), draw(5 * 16));
+    let tensors = [matrix(64, &x), matrix(5, &mask), matrix(16, &cos), matrix(16, &sin)];
+    let given = [("x", &tensors[0]), ("mask", &tensors[1]), ("cos", &tensors[2]), ("sin", &tensors[3])];
+    let values = values_of(folder, layer, &given);
+    let rms = |x: &[f64]| {
+        let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        x.iter().map(|x| x / (mean + 1e-6).sqrt()).collect()
+    };
+    let (q, k) = (by_row(&values["q.normed"], 4, 16), by_row(&values["k.normed"], 2, 16));
+    assert_close("q", &q, &normed(&values["q"], &values["q.normed.weight"], rms));
+    assert_close("k", &k, &normed(&values["k"], &values["k.normed.weight"], rms));
+    let attention = Attention { heads: 4, kv_heads: 2, d: 16, mask: &mask, cos: &cos, sin: &sin };
+    assert_close("attention", &values["context.joined"], &attention.context(&q, &k, &values["v"]));
+    let left = import(folder, &ImportOptions::default()).unwrap().left_out;
+    assert!(left.is_empty(), "the block has the norms: {left:?}");
 }
 
 #[test]
 fn a_bert_block_is_its_norms_linears_and_attention() {
     let model = tempfile::tempdir().unwrap();
     let (folder, layer) = (model.path(), "encoder.layer.0");
-    write_encoder(folder, layer);
+    write_encoder(folder);
     let x: Vec<f32> = (0..5 * 64).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
     let x = matrix(64, &x);
     let rows = x.dims()[0];
