@@ -195,8 +195,8 @@ pub(crate) fn program(
     let mut draft = body.draft;
     // A convert to f32 names the result, too.
     let y = draft.builder.convert("y", y, types.output);
-    let notes = vec!["%mask is added to the scores of attention: 0 to attend, -inf not to.".to_owned()];
-    draft.finish(&block.name, ProgramKind::Block, notes, &[y])
+    draft.note(&["%mask is added to the scores of attention: 0 to attend, -inf not to.".to_owned()]);
+    draft.finish(&block.name, ProgramKind::Block, &[y])
 }
 
 /// The program of a block in the making.

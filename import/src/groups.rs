@@ -114,12 +114,12 @@ pub(crate) fn program(
                 .iter()
                 .map(|(own, linear)| draft.linear(linear, x, &format!("{own}."), types.output, own))
                 .collect();
-            draft.finish(name, ProgramKind::Group, Vec::new(), &outputs)
+            draft.finish(name, ProgramKind::Group, &outputs)
         }
         Group::Mlp { name, gate, up, down, function } => {
             let x = input(&mut draft, up.k);
             let y = draft.feed_forward(x, *gate, up, *function, down, types.output, "y");
-            draft.finish(name, ProgramKind::Mlp, Vec::new(), &[y])
+            draft.finish(name, ProgramKind::Mlp, &[y])
         }
     }
 }

@@ -36,13 +36,14 @@ pub(crate) fn linear(
     let m = draft.builder.symbol(&options.m);
     let x = draft.builder.input("x", TensorType::new(vec![m, Dim::fixed(linear.k)], types.input));
     let y = draft.linear(linear, x, "", types.output, "y");
-    draft.finish(&linear.name, ProgramKind::Linear, linear.notes.clone(), &[y])
+    draft.finish(&linear.name, ProgramKind::Linear, &[y])
 }
 
 /// A program in the making, with the tensors of its params.
 pub(crate) struct Draft {
     pub(crate) builder: Builder,
     tensors: Vec<TensorReference>,
+    notes: Vec<String>,
     /// The operands that values were quantized to, which several linears may share.
     quantized: Vec<(Value, Activation, Operand, Option<Value>)>,
 }
@@ -58,7 +59,12 @@ enum Operand {
 
 impl Draft {
     pub(crate) fn new(name: &str) -> Draft {
-        Draft { builder: Builder::new(word(name)), tensors: Vec::new(), quantized: Vec::new() }
+        Draft {
+            builder: Builder::new(word(name)),
+            tensors: Vec::new(),
+            notes: Vec::new(),
+            quantized: Vec::new(),
+        }
     }
 
     /// Verifies the module.
@@ -66,7 +72,6 @@ impl Draft {
         self,
         name: &str,
         kind: ProgramKind,
-        notes: Vec<String>,
         outputs: &[Value],
     ) -> Result<ImportedProgram, ImportError> {
         let module: Module = self.builder.finish(outputs);
@@ -76,7 +81,13 @@ impl Draft {
             ImportError::InvalidProgram { name: name.to_owned(), reason }
         })?;
         let module = program.module().clone();
-        Ok(ImportedProgram { name: name.to_owned(), kind, module, tensors: self.tensors, notes })
+        Ok(ImportedProgram { name: name.to_owned(), kind, module, tensors: self.tensors, notes: self.notes })
+    }
+
+    /// Adds notes, each once.
+    pub(crate) fn note(&mut self, notes: &[String]) {
+        let new: Vec<String> = notes.iter().filter(|note| !self.notes.contains(note)).cloned().collect();
+        self.notes.extend(new);
     }
 
     /// Adds the ops of a linear. `prefix` precedes the names of its values; the result is named `result`.
@@ -89,6 +100,7 @@ impl Draft {
         result: &str,
     ) -> Value {
         let named = |name: &str| format!("{prefix}{name}");
+        self.note(&linear.notes);
         let x = match &linear.input_factor {
             None => x,
             Some(factor) => {
