@@ -40,13 +40,13 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
         }
     }
     for linear in reading.linears.iter().filter(|linear| options.selects(&linear.name)) {
-        assembly.add_built(program::linear(linear, types, options))?;
+        assembly.add(program::linear(linear, types, options)?);
     }
     for group in groups.iter().filter(|group| options.selects(group.name())) {
-        assembly.add_built(groups::program(group, types, options))?;
+        assembly.add(groups::program(group, types, options)?);
     }
     for block in blocks.iter().filter(|block| options.selects(&block.name)) {
-        assembly.add_built(blocks::program(block, types, options))?;
+        assembly.add(blocks::program(block, types, options)?);
         // The block has them.
         assembly.import.left_out.retain(|left| !block.norm_modules.contains(&left.name));
     }
@@ -77,18 +77,6 @@ struct Assembly {
 }
 
 impl Assembly {
-    fn add_built(&mut self, built: Result<ImportedProgram, ImportError>) -> Result<(), ImportError> {
-        match built {
-            Ok(program) => self.add(program),
-            // The verifier bounds extents, and a checkpoint may exceed them.
-            Err(ImportError::InvalidProgram { name, reason }) => {
-                self.leave_out(name, LeftOutCode::WrongShape, reason);
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
     /// Adds a program, unless its file would be that of another one.
     fn add(&mut self, program: ImportedProgram) {
         let file = file_name(&program.name);

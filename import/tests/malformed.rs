@@ -225,6 +225,39 @@ fn files_that_are_malformed_are_named() {
 }
 
 #[test]
+fn a_sparse_file_costs_its_header_and_a_tensor_beyond_all_programs_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), modelopt("NVFP4")).unwrap();
+    // 72 GiB; and 9 TiB with more rows than a program may have.
+    for (n, k, expected) in [(1u64 << 20, 1u64 << 17, 1), ((1 << 40) + 128, 16, 0)] {
+        let sizes = [n * k / 2, n * k / 16, 4, 4];
+        let shapes = [vec![n, k / 2], vec![n, k / 16], vec![], vec![]];
+        let (mut parts, mut at) = (Vec::new(), 0);
+        for (((name, dtype, _), size), shape) in NVFP4.iter().zip(sizes).zip(shapes) {
+            let end = at + size;
+            parts.push(format!(
+                "\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{at},{end}]}}"
+            ));
+            at = end;
+        }
+        let header = format!("{{{}}}", parts.join(","));
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        let path = folder.path().join("model.safetensors");
+        std::fs::write(&path, &bytes).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        if file.set_len(bytes.len() as u64 + at).is_err() {
+            // The file system has no files of this size, so there is no such model either.
+            continue;
+        }
+        let imported = import(folder.path(), &ImportOptions::default()).unwrap();
+        assert_eq!(imported.programs.len(), expected, "{:?}", imported.left_out);
+        let is_large = |left: &fourfold_import::LeftOut| left.message.contains("exceeds the largest tensor");
+        assert_eq!(imported.left_out.iter().any(is_large), expected == 0, "{:?}", imported.left_out);
+    }
+}
+
+#[test]
 fn a_source_that_is_none_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let options = ImportOptions::default();
