@@ -6,6 +6,7 @@ mod cache;
 mod commands;
 mod data;
 mod failures;
+mod import;
 mod interface;
 mod known_bad;
 mod machine;

@@ -1,11 +1,13 @@
 //! The template variables of a block quantization kernel.
 
 use fourfold_ir::numeric::Nvfp4Formula;
-use fourfold_ir::{ElementType, ScaleLayout};
+use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use serde::Serialize;
 
 use super::{BlockQuantizeSpec, Configuration, Padding};
-use crate::epilogue::{formula_functions, outputs::blocks, quantization_functions, scale_functions};
+use crate::epilogue::{
+    even_functions, formula_functions, outputs::blocks, quantization_functions, scale_functions,
+};
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template};
 use crate::targets::Target;
 
@@ -86,12 +88,14 @@ struct Clear {
     why: &'static str,
 }
 
-/// The device functions of a formula.
-fn functions(formula: Nvfp4Formula) -> String {
-    if formula == Nvfp4Formula::DEFAULT {
-        return quantization_functions().to_owned();
-    }
-    format!("{}\n{}", quantization_functions(), formula_functions())
+/// The device functions of a format.
+fn functions(scale_rounding: Option<ScaleRounding>, formula: Nvfp4Formula) -> String {
+    let more = match scale_rounding {
+        Some(ScaleRounding::Even) => even_functions(),
+        _ if formula != Nvfp4Formula::DEFAULT => formula_functions(),
+        _ => return quantization_functions().to_owned(),
+    };
+    format!("{}\n{more}", quantization_functions())
 }
 
 fn context(spec: &BlockQuantizeSpec) -> Context {
@@ -127,7 +131,7 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         turns,
         rows,
         has_conversion: has_conversion(spec.target),
-        quantization_functions: functions(format.formula()),
+        quantization_functions: functions(format.scale_rounding(), format.formula()),
         scale_functions: scale_functions(),
         head: "",
         load_parameter: "",

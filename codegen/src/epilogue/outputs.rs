@@ -10,6 +10,7 @@ use crate::source::Role;
 
 const FORMATS: &str = include_str!("outputs/formats.cuh");
 const FORMULA: &str = include_str!("outputs/formula.cuh");
+const EVEN: &str = include_str!("outputs/even.cuh");
 const SUBTILE: &str = include_str!("outputs/subtile.cuh");
 const PLACE: &str = include_str!("outputs/place.cuh");
 const NODE: &str = include_str!("outputs/node.cuh");
@@ -29,6 +30,11 @@ pub fn formula_functions() -> &'static str {
     FORMULA
 }
 
+/// The device functions that round MX scales as [`ScaleRounding::Even`]. They follow [`quantization_functions`].
+pub fn even_functions() -> &'static str {
+    EVEN
+}
+
 /// The device functions that locate blocked scales. They follow [`quantization_functions`].
 pub fn scale_functions() -> &'static str {
     SCALES
@@ -36,7 +42,7 @@ pub fn scale_functions() -> &'static str {
 
 /// The device code of all kinds of outputs, for compilation by itself.
 pub fn output_functions() -> String {
-    [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, FORMULA, SCALES, QUANTIZED].join("\n")
+    [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, EVEN, FORMULA, SCALES, QUANTIZED].join("\n")
 }
 
 /// An output tensor of the C interface.
@@ -224,9 +230,15 @@ pub(crate) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
 
 /// The device code that quantizes blocks.
 fn block_texts(epilogue: &Epilogue) -> Vec<&'static str> {
-    let is_other = |output: &Output| matches!(output.kind, OutputKind::Quantized { formula, .. } if formula != Nvfp4Formula::DEFAULT);
-    let formula = epilogue.outputs.iter().any(is_other).then_some(FORMULA);
-    [Some(FORMATS), formula, Some(SCALES), Some(QUANTIZED)].into_iter().flatten().collect()
+    let has = |matches: fn(Option<ScaleRounding>, Nvfp4Formula) -> bool| {
+        epilogue.outputs.iter().any(|output| match output.kind {
+            OutputKind::Quantized { scale_rounding, formula, .. } => matches(scale_rounding, formula),
+            OutputKind::Value | OutputKind::Reduced { .. } => false,
+        })
+    };
+    let even = has(|rounding, _| rounding == Some(ScaleRounding::Even)).then_some(EVEN);
+    let formula = has(|_, formula| formula != Nvfp4Formula::DEFAULT).then_some(FORMULA);
+    [Some(FORMATS), even, formula, Some(SCALES), Some(QUANTIZED)].into_iter().flatten().collect()
 }
 
 /// Returns whether an output is quantized in blocks.
