@@ -86,6 +86,12 @@ pub enum ImportError {
         /// The type.
         element: ElementType,
     },
+    /// A path is not text, and a program cannot name it.
+    #[error("`{}` is not UTF-8, so a program cannot name it; rename the file or its folder", path.display())]
+    PathText {
+        /// The path.
+        path: PathBuf,
+    },
     /// No program has a name that the pattern selects.
     #[error("`{pattern}` selects none of the {count} linears, such as `{example}`")]
     SelectsNothing {

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use fourfold_executor::TensorReference;
 use fourfold_ir::Module;
-
-use crate::reference::TensorReference;
 
 /// The programs of a model, and what was left out.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +23,8 @@ pub struct ImportedProgram {
     pub kind: ProgramKind,
     /// The program. Its verification has no errors.
     pub module: Module,
-    /// The tensors of `param` inputs, each with the name of its input.
-    pub tensors: Vec<(String, TensorReference)>,
+    /// The tensors of `param` inputs. [`crate::write()`] makes the paths of their files relative to the program.
+    pub tensors: Vec<TensorReference>,
     /// Facts about the format that the program does not state, one sentence each.
     pub notes: Vec<String>,
 }

@@ -2,30 +2,69 @@
 //!
 //! [`import()`] reads a folder in the Hugging Face layout, or one safetensors file. It reads headers and configuration
 //! files only, never the weights. Each linear becomes a program of its own with input `%x` and result `%y`; its `param`
-//! inputs are [references](TensorReference) to the tensors of the checkpoint. What does not become a program is
+//! inputs are [references](fourfold_executor::TensorReference) to the tensors of the checkpoint. What does not become a program is
 //! [left out](LeftOut), with a stable code and a message.
 //!
 //! [`write()`] writes the programs of an import to a folder.
 #![forbid(unsafe_code)]
 
+mod assemble;
+mod checkpoint;
 mod error;
+mod fields;
+mod formats;
 mod imported;
+mod linear;
 mod options;
-mod reference;
+mod program;
 mod write;
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
+use fourfold_executor::files_in;
+
+use checkpoint::Checkpoint;
 pub use error::ImportError;
 pub use imported::{Import, ImportedProgram, LeftOut, LeftOutCode, ProgramKind};
 pub use options::ImportOptions;
-pub use reference::{Place, SliceItem, StoredForm, TensorReference};
 pub use write::{WrittenProgram, write};
+
+/// The file name extension of GGUF files, which are not imported.
+const GGUF: &str = "gguf";
 
 /// Imports a folder in the Hugging Face layout, a safetensors file or an ONNX file.
 ///
 /// # Errors
 /// When the source or one of its files cannot be read, is malformed, or has a form that is not known.
-pub fn import(source: &Path, _options: &ImportOptions) -> Result<Import, ImportError> {
-    Err(ImportError::UnknownSource { path: source.to_owned() })
+pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
+    options.check()?;
+    if source.is_dir() || !source.exists() {
+        return folder(source, options);
+    }
+    match source.extension().and_then(OsStr::to_str) {
+        Some("safetensors") => assemble::checkpoint(&Checkpoint::of_file(source)?, options),
+        Some(GGUF) => Ok(gguf(&[source.to_owned()])),
+        _ => Err(ImportError::UnknownSource { path: source.to_owned() }),
+    }
+}
+
+fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
+    if let Some(checkpoint) = Checkpoint::of_folder(folder)? {
+        return assemble::checkpoint(&checkpoint, options);
+    }
+    match files_in(folder, GGUF)? {
+        files if files.is_empty() => Err(ImportError::NoModel { path: folder.to_owned() }),
+        files => Ok(gguf(&files)),
+    }
+}
+
+/// Leaves out GGUF files.
+fn gguf(files: &[PathBuf]) -> Import {
+    let left_out = |file: &PathBuf| LeftOut {
+        name: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        code: LeftOutCode::UnsupportedFormat,
+        message: "GGUF files are not imported; import the checkpoint that the file was made from".to_owned(),
+    };
+    Import { programs: Vec::new(), left_out: files.iter().map(left_out).collect() }
 }

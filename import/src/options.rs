@@ -47,7 +47,7 @@ impl ImportOptions {
 }
 
 /// Matches a name against a pattern with `*` and `?`, in time proportional to the product of their lengths.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
+pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     // The last `*`, and the part of the name that it stands for so far.
     let mut star: Option<(usize, usize)> = None;

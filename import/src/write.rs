@@ -7,7 +7,6 @@ use fourfold_ir::text;
 
 use crate::error::ImportError;
 use crate::imported::{Import, ImportedProgram};
-use crate::reference::TensorReference;
 
 /// A program that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,10 +53,10 @@ fn text_of(program: &ImportedProgram, relative: &mut RelativePaths<'_>) -> Resul
     let mut lines = vec![version.to_owned()];
     lines.push(format!("; The {} `{}`.", program.kind, one_line(&program.name)));
     lines.extend(program.notes.iter().map(|note| format!("; {}", one_line(note))));
-    for (input, reference) in &program.tensors {
-        let file = relative.of(&reference.file)?;
-        let reference = TensorReference { file, ..reference.clone() };
-        lines.push(format!("; tensor: {input} = {reference}"));
+    for reference in &program.tensors {
+        let file = reference.file().map(|file| relative.of(file)).transpose()?;
+        let reference = file.into_iter().fold(reference.clone(), |reference, file| reference.in_file(file));
+        lines.push(format!("; tensor: {reference}"));
     }
     lines.push(function.to_owned());
     Ok(lines.join("\n"))
@@ -71,18 +70,19 @@ fn one_line(text: &str) -> String {
 /// The paths of files relative to a folder. Neighbouring references mostly name one file.
 struct RelativePaths<'a> {
     folder: &'a Path,
-    last: Option<(PathBuf, PathBuf)>,
+    last: Option<(String, String)>,
 }
 
 impl RelativePaths<'_> {
-    fn of(&mut self, file: &Path) -> Result<PathBuf, ImportError> {
+    fn of(&mut self, file: &str) -> Result<String, ImportError> {
         if let Some((known, relative)) = &self.last
             && known == file
         {
             return Ok(relative.clone());
         }
-        let relative = path_from(self.folder, file)?;
-        self.last = Some((file.to_owned(), relative.clone()));
-        Ok(relative)
+        let relative = path_from(self.folder, Path::new(file))?;
+        let Some(relative) = relative.to_str() else { return Err(ImportError::PathText { path: relative }) };
+        self.last = Some((file.to_owned(), relative.to_owned()));
+        Ok(relative.to_owned())
     }
 }

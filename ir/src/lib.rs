@@ -90,7 +90,8 @@
 //! - NVFP4, with the per-tensor scale g: s = e4m3(rn(rn(amax/6)/g)) and code = e2m1(rn(v / rn(s·g))). Codes are 0 where
 //!   s·g is 0. Where amax is 0, s and the codes are 0 for any g, including 0 and NaN.
 //! - MX: s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`), or the least power of two that brings amax within
-//!   range (`ceil`); code = rn(v / s).
+//!   range (`ceil`). With `even`, s is that of `floor`, and twice that if amax is at least 1.75 times a power of two.
+//!   code = rn(v / s).
 //!
 //! `block_dequantize` is rn(code · scale · g).
 //!

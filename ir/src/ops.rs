@@ -435,7 +435,7 @@ impl OpKind {
                 block: reader.whole("block")?,
                 scale_rounding: reader.optional_word(
                     "scale_rounding",
-                    "floor or ceil",
+                    "floor, ceil or even",
                     rounding_from_name,
                 )?,
             },
@@ -476,6 +476,7 @@ pub fn rounding_name(rounding: ScaleRounding) -> &'static str {
     match rounding {
         ScaleRounding::Floor => "floor",
         ScaleRounding::Ceil => "ceil",
+        ScaleRounding::Even => "even",
     }
 }
 
@@ -483,6 +484,7 @@ fn rounding_from_name(name: &str) -> Option<ScaleRounding> {
     match name {
         "floor" => Some(ScaleRounding::Floor),
         "ceil" => Some(ScaleRounding::Ceil),
+        "even" => Some(ScaleRounding::Even),
         _ => None,
     }
 }

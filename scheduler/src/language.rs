@@ -57,6 +57,7 @@ impl fmt::Display for SinkAttribute {
                     None => Ok(()),
                     Some(ScaleRounding::Floor) => f.write_str(":floor"),
                     Some(ScaleRounding::Ceil) => f.write_str(":ceil"),
+                    Some(ScaleRounding::Even) => f.write_str(":even"),
                 }
             }
             SinkAttribute::Reduction(kind, shape) => write!(f, "{kind}@{shape}"),
@@ -78,6 +79,7 @@ fn blocks(text: &str) -> Option<SinkAttribute> {
         None => (rest, None),
         Some((block, "floor")) => (block, Some(ScaleRounding::Floor)),
         Some((block, "ceil")) => (block, Some(ScaleRounding::Ceil)),
+        Some((block, "even")) => (block, Some(ScaleRounding::Even)),
         Some(_) => return None,
     };
     let (element, scale) = (ElementType::from_name(element)?, ElementType::from_name(scale)?);

@@ -114,6 +114,7 @@ impl fmt::Display for Format {
         let rounding = match rounding {
             ScaleRounding::Floor => "floor",
             ScaleRounding::Ceil => "ceil",
+            ScaleRounding::Even => "even",
         };
         write!(f, "{element}_{rounding}")
     }
@@ -161,6 +162,7 @@ impl BlockQuantizeSpec {
             None => "",
             Some(ScaleRounding::Floor) => ":floor",
             Some(ScaleRounding::Ceil) => ":ceil",
+            Some(ScaleRounding::Even) => ":even",
         };
         let (element, scale, block) = (format.element(), format.scale(), format.block());
         format!("block_quantize values={input}{global} q={element}:{scale}/{block}{rounding} {layout}")

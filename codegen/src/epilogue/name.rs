@@ -95,5 +95,6 @@ pub(super) fn direction(rounding: ScaleRounding) -> &'static str {
     match rounding {
         ScaleRounding::Floor => "floor",
         ScaleRounding::Ceil => "ceil",
+        ScaleRounding::Even => "even",
     }
 }

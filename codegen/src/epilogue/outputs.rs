@@ -268,6 +268,7 @@ pub(crate) fn blocks(element: ElementType, scale_rounding: Option<ScaleRounding>
     };
     match scale_rounding {
         None => "Nvfp4".to_owned(),
+        Some(ScaleRounding::Even) => format!("MxEven<{format}>"),
         Some(rounding) => format!("Mx<{format}, {}>", rounding == ScaleRounding::Ceil),
     }
 }

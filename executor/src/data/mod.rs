@@ -5,14 +5,15 @@ mod dtype;
 mod error;
 mod header;
 mod raw;
+mod reference;
+mod safetensors_file;
+mod slice;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fourfold_ir::memory::{NoMemory, check_memory};
@@ -20,9 +21,12 @@ use fourfold_ir::{Module, Tensor};
 use safetensors::View;
 
 pub use self::error::{DataError, TensorDataError};
-use self::header::Entry;
+pub use self::header::StoredTensor;
 pub use self::raw::RawTensor;
-use crate::files::{FileError, open_regular, write_file};
+pub use self::reference::{ReferenceError, TensorEncoding, TensorReference, TensorSource};
+pub use self::safetensors_file::SafetensorsFile;
+pub use self::slice::AxisSlice;
+use crate::files::{FileError, write_file};
 
 /// The tensors of a data file, sorted by their role in a program.
 #[derive(Clone, Debug, Default)]
@@ -57,11 +61,10 @@ pub fn read_tensors_given(
     module: &Module,
     given: &[(String, u64)],
 ) -> Result<DataFile, DataError> {
-    let (file, length) = open_regular(path).map_err(|error| of_file(path, error))?;
+    let file = SafetensorsFile::open(path)?;
     let mut stored = HashMap::new();
-    for entry in header::read(path, &file, length)? {
-        let tensor = read_tensor(path, &file, &entry)?;
-        stored.insert(entry.name, tensor);
+    for tensor in file.tensors() {
+        stored.insert(tensor.name.clone(), file.read(tensor)?);
     }
     let inputs = bind::bind_inputs(path, module, given, &mut stored)?;
     let mut data = DataFile { inputs, ..DataFile::default() };
@@ -96,22 +99,6 @@ pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), Dat
     let bytes = safetensors::serialize(stored, None)
         .map_err(|error| DataError::Write { path: path.to_owned(), source: io::Error::other(error) })?;
     write_file(path, &bytes).map_err(|error| of_file(path, error))
-}
-
-/// Reads the bytes of a tensor.
-fn read_tensor(path: &Path, file: &File, entry: &Entry) -> Result<RawTensor, DataError> {
-    let memory = || DataError::Memory {
-        path: path.to_owned(),
-        tensor: entry.name.clone(),
-        bytes: entry.end - entry.start,
-    };
-    let count = usize::try_from(entry.end - entry.start).map_err(|_| memory())?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(count).map_err(|_| memory())?;
-    bytes.resize(count, 0);
-    file.read_exact_at(&mut bytes, entry.start)
-        .map_err(|source| DataError::Read { path: path.to_owned(), source })?;
-    Ok(RawTensor { dtype: entry.dtype.to_string(), dims: entry.shape.clone(), bytes })
 }
 
 fn of_file(path: &Path, error: FileError) -> DataError {

@@ -147,6 +147,7 @@ fn rounding_suffix(rounding: Option<ScaleRounding>) -> &'static str {
         None => "",
         Some(ScaleRounding::Floor) => ":floor",
         Some(ScaleRounding::Ceil) => ":ceil",
+        Some(ScaleRounding::Even) => ":even",
     }
 }
 
