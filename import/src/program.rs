@@ -73,7 +73,14 @@ impl Draft {
             ImportError::InvalidProgram { name: name.to_owned(), reason }
         })?;
         let module = program.module().clone();
-        Ok(ImportedProgram { name: name.to_owned(), kind, module, tensors: self.tensors, notes })
+        Ok(ImportedProgram {
+            name: name.to_owned(),
+            kind,
+            module,
+            tensors: self.tensors,
+            data: Vec::new(),
+            notes,
+        })
     }
 
     /// Adds the ops of a linear. `prefix` precedes the names of its values; the result is named `result`.

@@ -180,7 +180,8 @@ pub(super) fn select(condition: &Integers, then: &Integers, otherwise: &Integers
 
 fn broadcast(left: &[u64], right: &[u64]) -> Option<Vec<u64>> {
     let rank = left.len().max(right.len());
-    let extent = |dims: &[u64], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
+    let extent =
+        |dims: &[u64], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
     (0..rank)
         .map(|axis| match (extent(left, axis), extent(right, axis)) {
             (left, right) if left == right => Some(left),
@@ -226,7 +227,12 @@ pub(super) fn concat(tensors: &[Rc<Integers>], axis: usize) -> Option<Integers> 
     *joined = 0;
     for tensor in tensors {
         let fits = tensor.dims.len() == first.dims.len()
-            && tensor.dims.iter().zip(&first.dims).enumerate().all(|(at, (left, right))| at == axis || left == right);
+            && tensor
+                .dims
+                .iter()
+                .zip(&first.dims)
+                .enumerate()
+                .all(|(at, (left, right))| at == axis || left == right);
         if !fits {
             return None;
         }

@@ -86,7 +86,8 @@ pub(super) enum Attribute {
 impl Node {
     /// A name for messages: the op, and the node's name or first output.
     pub(super) fn label(&self) -> String {
-        let name = if self.name.is_empty() { self.outputs.first().map_or("", String::as_str) } else { &self.name };
+        let name =
+            if self.name.is_empty() { self.outputs.first().map_or("", String::as_str) } else { &self.name };
         format!("node `{}` ({})", shown(name), self.operator())
     }
 
@@ -144,7 +145,8 @@ impl Model {
         let wrong = |reason: String| ImportError::Malformed { path: path.to_owned(), reason };
         let decoded = proto::Model::decode(Reader::new(&file));
         let decoded = decoded.map_err(|error| wrong(format!("it is not an ONNX file: {error}")))?;
-        let graph = decoded.graph.ok_or_else(|| wrong("it is not an ONNX file: it has no graph".to_owned()))?;
+        let graph =
+            decoded.graph.ok_or_else(|| wrong("it is not an ONNX file: it has no graph".to_owned()))?;
         if decoded.has_functions {
             return Err(wrong("it defines functions, which are not supported; inline them".to_owned()));
         }
@@ -257,15 +259,19 @@ impl Building {
         let fp4 = |tensor: &proto::Tensor| tensor.data_type == DataType::FLOAT4E2M1.0;
         if graph.initializers.iter().any(fp4) {
             if let Some(ir) = ir.filter(|ir| *ir < FP4_IR) {
-                self.notes.push(format!("Repaired: the file states IR version {ir}, but FP4 needs {FP4_IR}."));
+                self.notes
+                    .push(format!("Repaired: the file states IR version {ir}, but FP4 needs {FP4_IR}."));
             }
             if let Some(opset) = opsets.get("").filter(|opset| **opset < FP4_OPSET) {
-                self.notes.push(format!("Repaired: the file states opset {opset}, but FP4 needs {FP4_OPSET}."));
+                self.notes
+                    .push(format!("Repaired: the file states opset {opset}, but FP4 needs {FP4_OPSET}."));
             }
         }
         let domains: HashSet<&str> = graph.nodes.iter().map(|node| node.domain.as_str()).collect();
-        let mut missing: Vec<&str> =
-            domains.into_iter().filter(|domain| !opsets.contains_key(&standard((*domain).to_owned()))).collect();
+        let mut missing: Vec<&str> = domains
+            .into_iter()
+            .filter(|domain| !opsets.contains_key(&standard((*domain).to_owned())))
+            .collect();
         missing.sort_unstable();
         for domain in missing {
             let name = if domain.is_empty() { "the standard operators".to_owned() } else { shown(domain) };
@@ -304,7 +310,8 @@ impl Building {
                 Some(output) if is_constant && name == "value" => output.clone(),
                 _ => format!("{label}.{name}.{}", self.stored.len()),
             };
-            let value = self.attribute(attribute, &stored_as).map_err(|reason| format!("{label}: {reason}"))?;
+            let value =
+                self.attribute(attribute, &stored_as).map_err(|reason| format!("{label}: {reason}"))?;
             if made.attributes.insert(name.clone(), value).is_some() {
                 return Err(format!("{label}: the attribute `{}` is given twice", shown(&name)));
             }
@@ -315,7 +322,7 @@ impl Building {
         let at = self.nodes.len();
         for output in made.outputs.iter().filter(|output| !output.is_empty()) {
             if let Some(first) = self.producers.get(output) {
-                if Node { name: String::new(), ..made.clone() }
+                if (Node { name: String::new(), ..made.clone() })
                     == (Node { name: String::new(), ..self.nodes[*first].clone() })
                 {
                     self.notes.push(format!("Repaired: {} occurs twice.", made.label()));
@@ -381,7 +388,8 @@ impl Building {
             Some((name, value)) if node.attributes.len() == 1 => (name.as_str(), value),
             _ => return Ok(false),
         };
-        let floats = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let floats =
+            |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         let ints = |values: &[i64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         let stored = match (name, value) {
             ("value", Attribute::Tensor(_)) => return Ok(true),

@@ -15,19 +15,27 @@ pub(super) enum Run<T> {
     Packed(Span),
 }
 
+/// A message with its name in the schema.
+trait Message: DecodeMessage<Types = InFile> {
+    const NAME: &'static str;
+}
+
+/// Reads a message in a field of another one.
+fn nested<R: ReadValue<Types = InFile>, T: Message>(field: &mut Field<'_, R>) -> Result<T, ProtobufError> {
+    T::decode_fields(field.read_message(Some(T::NAME))?)
+}
+
 macro_rules! message {
     (
         $(#[$attr:meta])* $name:ident as $proto:literal { $($member:ident: $ty:ty,)* }
-        |$msg:ident, $field:ident| { $($number:literal => $read:expr,)* }
+        |$msg:ident, $field:ident| { $($number:pat => $read:expr,)* }
     ) => {
         $(#[$attr])*
         #[derive(Clone, Debug, Default, PartialEq)]
         pub(super) struct $name { $(pub(super) $member: $ty,)* }
 
-        impl $name {
-            fn nested<R: ReadValue<Types = InFile>>(field: &mut Field<'_, R>) -> Result<$name, ProtobufError> {
-                $name::decode_fields(field.read_message(Some($proto))?)
-            }
+        impl Message for $name {
+            const NAME: &'static str = $proto;
         }
 
         impl DecodeMessage for $name {
@@ -62,8 +70,8 @@ message! {
     |msg, field| {
         1 => msg.ir_version = Some(field.get_int64()?),
         2 => msg.producer = Some(field.read_string()?),
-        7 => msg.graph = Some(Graph::nested(&mut field)?),
-        8 => msg.opsets.push(Opset::nested(&mut field)?),
+        7 => msg.graph = Some(nested(&mut field)?),
+        8 => msg.opsets.push(nested(&mut field)?),
         25 => {
             msg.has_functions = true;
             field.skip()?;
@@ -90,10 +98,10 @@ message! {
         has_sparse: bool,
     }
     |msg, field| {
-        1 => msg.nodes.push(Node::nested(&mut field)?),
-        5 => msg.initializers.push(Tensor::nested(&mut field)?),
-        11 => msg.inputs.push(ValueInfo::nested(&mut field)?),
-        12 => msg.outputs.push(ValueInfo::nested(&mut field)?),
+        1 => msg.nodes.push(nested(&mut field)?),
+        5 => msg.initializers.push(nested(&mut field)?),
+        11 => msg.inputs.push(nested(&mut field)?),
+        12 => msg.outputs.push(nested(&mut field)?),
         15 => {
             msg.has_sparse = true;
             field.skip()?;
@@ -116,7 +124,7 @@ message! {
         2 => msg.outputs.push(field.read_string()?),
         3 => msg.name = field.read_string()?,
         4 => msg.op = field.read_string()?,
-        5 => msg.attributes.push(Attribute::nested(&mut field)?),
+        5 => msg.attributes.push(nested(&mut field)?),
         7 => msg.domain = field.read_string()?,
     }
 }
@@ -140,7 +148,7 @@ message! {
         2 => msg.float = Some(field.get_float()?),
         3 => msg.int = Some(field.get_int64()?),
         4 => msg.string = Some(field.read_bytes()?),
-        5 => msg.tensor = Some(Box::new(Tensor::nested(&mut field)?)),
+        5 => msg.tensor = Some(Box::new(nested(&mut field)?)),
         6 | 11 => {
             msg.has_graph = true;
             field.skip()?;
@@ -213,7 +221,7 @@ message! {
             })?;
             msg.double_data.push(run);
         },
-        13 => msg.external.push(Entry::nested(&mut field)?),
+        13 => msg.external.push(nested(&mut field)?),
         14 => msg.location = field.get_int32()?,
     }
 }
@@ -232,7 +240,7 @@ message! {
     ValueInfo as "ValueInfoProto" { name: String, ty: Option<Type>, }
     |msg, field| {
         1 => msg.name = field.read_string()?,
-        2 => msg.ty = Some(Type::nested(&mut field)?),
+        2 => msg.ty = Some(nested(&mut field)?),
     }
 }
 
@@ -240,7 +248,7 @@ message! {
     /// The type of a value; `tensor` is absent for sequences, maps and optional values.
     Type as "TypeProto" { tensor: Option<TensorType>, }
     |msg, field| {
-        1 => msg.tensor = Some(TensorType::nested(&mut field)?),
+        1 => msg.tensor = Some(nested(&mut field)?),
     }
 }
 
@@ -249,7 +257,7 @@ message! {
     TensorType as "TypeProto.Tensor" { element: i32, shape: Option<Shape>, }
     |msg, field| {
         1 => msg.element = field.get_int32()?,
-        2 => msg.shape = Some(Shape::nested(&mut field)?),
+        2 => msg.shape = Some(nested(&mut field)?),
     }
 }
 
@@ -257,7 +265,7 @@ message! {
     /// The shape of a tensor.
     Shape as "TensorShapeProto" { dims: Vec<Extent>, }
     |msg, field| {
-        1 => msg.dims.push(Extent::nested(&mut field)?),
+        1 => msg.dims.push(nested(&mut field)?),
     }
 }
 

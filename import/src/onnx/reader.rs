@@ -63,15 +63,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(file: &'a RegularFile) -> Reader<'a> {
-        Reader {
-            file,
-            position: 0,
-            window: Vec::new(),
-            window_start: 0,
-            next: Next::Tag,
-            fields: 0,
-            text: 0,
-        }
+        Reader { file, position: 0, window: Vec::new(), window_start: 0, next: Next::Tag, fields: 0, text: 0 }
     }
 
     fn rest(&self) -> u64 {
@@ -126,7 +118,9 @@ impl ReadValue for Reader<'_> {
             Next::Tag => {
                 self.fields += 1;
                 if self.fields > MAX_FIELDS {
-                    return Err(limit(format!("the file has more than {MAX_FIELDS} protobuf fields, the limit")));
+                    return Err(limit(format!(
+                        "the file has more than {MAX_FIELDS} protobuf fields, the limit"
+                    )));
                 }
                 match value & 7 {
                     0 => Next::Number,

@@ -31,7 +31,11 @@ pub(super) struct Stored {
 #[derive(Clone, Debug)]
 enum Held {
     /// A range of bytes, row-major and little-endian.
-    Bytes { file: PathBuf, start: u64, end: u64 },
+    Bytes {
+        file: PathBuf,
+        start: u64,
+        end: u64,
+    },
     /// Numbers in protobuf's encoding.
     Floats(Vec<Run<f32>>),
     Integers(Vec<Run<i64>>),
@@ -247,7 +251,9 @@ fn hold(tensor: &proto::Tensor, size: Option<u64>, count: u64, files: &mut Files
     }
     match (&tensor.float_data[..], &tensor.int32_data[..], &tensor.int64_data[..], &tensor.double_data[..]) {
         // Packed numbers of a fixed size are stored as in memory.
-        ([Run::Packed(span)], [], [], []) | ([], [], [], [Run::Packed(span)]) if Some(span.length) == size => {
+        ([Run::Packed(span)], [], [], []) | ([], [], [], [Run::Packed(span)])
+            if Some(span.length) == size =>
+        {
             Ok(Held::Bytes { file: path, start: span.start, end: span.end() })
         }
         (floats, [], [], []) if !floats.is_empty() => {
@@ -273,7 +279,8 @@ fn hold(tensor: &proto::Tensor, size: Option<u64>, count: u64, files: &mut Files
 
 /// Finds external data: a file beside the model, or below its folder.
 fn external(tensor: &proto::Tensor, size: Option<u64>, files: &mut Files) -> Result<Held, String> {
-    let value = |key: &str| tensor.external.iter().find(|entry| entry.key == key).map(|entry| entry.value.trim());
+    let value =
+        |key: &str| tensor.external.iter().find(|entry| entry.key == key).map(|entry| entry.value.trim());
     let number = |key: &str| match value(key) {
         None => Ok(None),
         Some(text) => text
@@ -338,7 +345,10 @@ pub(super) fn floats(runs: &[Run<f32>], file: &RegularFile) -> Result<Vec<f32>, 
                 let bytes = packed(*span, file, MAX_VALUES)?;
                 let (chunks, rest) = bytes.as_chunks::<4>();
                 if !rest.is_empty() {
-                    return Err(format!("the list of floats at byte {} has {} bytes", span.start, span.length));
+                    return Err(format!(
+                        "the list of floats at byte {} has {} bytes",
+                        span.start, span.length
+                    ));
                 }
                 values.extend(chunks.iter().map(|chunk| f32::from_le_bytes(*chunk)));
             }

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use fourfold_ir::{BinaryKind, ElementType, OpKind, Predicate, TensorType, UnaryKind, Value, broadcast_shape};
+use fourfold_ir::{
+    BinaryKind, ElementType, OpKind, Predicate, TensorType, UnaryKind, Value, broadcast_shape,
+};
 use rten_onnx::onnx::DataType;
 
 use super::super::integers::{self, Integers, Number};
@@ -66,7 +68,9 @@ impl Translator<'_> {
         let element = self.ty(value).element;
         match element.is_arithmetic() && self.ty(value).layout.is_none() {
             true => Ok(value),
-            false => self.refuse(node, format!("input {position} has the type {element}, not f32, bf16 or f16")),
+            false => {
+                self.refuse(node, format!("input {position} has the type {element}, not f32, bf16 or f16"))
+            }
         }
     }
 
@@ -87,7 +91,10 @@ impl Translator<'_> {
             return self.refuse(node, format!("it combines {left} and {right}"));
         };
         if left != right && !self.wide {
-            self.note(format!("Repaired: {} combines {left} and {right}; the result is {element}.", node.label()));
+            self.note(format!(
+                "Repaired: {} combines {left} and {right}; the result is {element}.",
+                node.label()
+            ));
         }
         Ok(element)
     }
@@ -103,7 +110,10 @@ impl Translator<'_> {
             match broadcast_shape(&shape, &self.ty(*operand).shape) {
                 Some(joined) => shape = joined,
                 None => {
-                    return self.refuse(node, "the shapes of its inputs do not broadcast, or depend on symbols that may differ");
+                    return self.refuse(
+                        node,
+                        "the shapes of its inputs do not broadcast, or depend on symbols that may differ",
+                    );
                 }
             }
         }
@@ -243,10 +253,16 @@ impl Translator<'_> {
                 self.define(node, 0, OpKind::Compare(Predicate::Ne), &[x, zero], result);
             }
             (from, ElementType::I32) if from.is_arithmetic() => {
-                return self.refuse(node, "a conversion of floats to integers, which cuts off the fraction, has no equivalent");
+                return self.refuse(
+                    node,
+                    "a conversion of floats to integers, which cuts off the fraction, has no equivalent",
+                );
             }
             (ElementType::I1, _) | (_, ElementType::I1) => {
-                return self.refuse(node, format!("a conversion from {} to {element} has no equivalent", ty.element));
+                return self.refuse(
+                    node,
+                    format!("a conversion from {} to {element} has no equivalent", ty.element),
+                );
             }
             _ => self.define(node, 0, OpKind::Convert, &[x], result),
         }
@@ -298,13 +314,19 @@ impl Translator<'_> {
         let folded = match (node.op.as_str(), &operands[..]) {
             ("Where", [condition, then, otherwise]) => integers::select(condition, then, otherwise),
             ("Not", [x]) => {
-                let values = x.known().map(|values| values.into_iter().map(|value| Number::Known(1 - value)).collect());
+                let values = x
+                    .known()
+                    .map(|values| values.into_iter().map(|value| Number::Known(1 - value)).collect());
                 values.map(|values| Integers { values, ..(**x).clone() })
             }
             ("Neg" | "Abs", [x]) => {
-                let one = |value: i64| if node.op == "Neg" { value.checked_neg() } else { value.checked_abs() };
+                let one =
+                    |value: i64| if node.op == "Neg" { value.checked_neg() } else { value.checked_abs() };
                 let values = x.known().and_then(|values| {
-                    values.into_iter().map(|value| one(value).map(Number::Known)).collect::<Option<Vec<Number>>>()
+                    values
+                        .into_iter()
+                        .map(|value| one(value).map(Number::Known))
+                        .collect::<Option<Vec<Number>>>()
                 });
                 values.map(|values| Integers { values, ..(**x).clone() })
             }
@@ -322,7 +344,9 @@ impl Translator<'_> {
             let all_known = operands.iter().all(|operand| operand.known().is_some());
             return match all_known {
                 true => Ok(false),
-                false => self.refuse(node, "shapes are computed from symbolic extents other than by products"),
+                false => {
+                    self.refuse(node, "shapes are computed from symbolic extents other than by products")
+                }
             };
         };
         self.charge(node, folded.values.len() as u64)?;

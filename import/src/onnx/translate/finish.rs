@@ -40,7 +40,8 @@ impl Translator<'_> {
             let item = self.item_named(&output.tensor)?;
             let mut value = self.value_of(&output.tensor, &item)?;
             let found = self.ty(value).element;
-            if let Some(element) = output.element.filter(|element| *element != found && found.is_arithmetic()) {
+            if let Some(element) = output.element.filter(|element| *element != found && found.is_arithmetic())
+            {
                 value = self.converted(&output.name, value, element);
             }
             let is_input = self.params.iter().any(|(param, _)| *param == value);

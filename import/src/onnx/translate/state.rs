@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use fourfold_ir::{
-    BinaryKind, Builder, ConstantValue, Dim, ElementType, OpKind, ScaleLayout, Shape, Tensor, TensorType, Value,
+    BinaryKind, Builder, ConstantValue, Dim, ElementType, OpKind, ScaleLayout, Shape, Tensor, TensorType,
+    Value,
 };
 
 use super::super::integers::{Integers, MAX_COUNT, Number};
@@ -29,10 +30,7 @@ pub(in super::super) enum Item {
     /// A stored tensor that the program does not read yet.
     Stored(usize),
     /// Codes times one factor, as DequantizeLinear writes the scales of NVFP4.
-    Scaled {
-        codes: Box<Item>,
-        factor: Box<Item>,
-    },
+    Scaled { codes: Box<Item>, factor: Box<Item> },
     /// A block-scaled matrix.
     Dequantized(Dequantized),
 }
@@ -80,6 +78,10 @@ pub(in super::super) struct Translator<'m> {
     pub(super) inputs: Vec<Value>,
     written: HashMap<String, Value>,
     readings: HashMap<Reading, Value>,
+    /// The permutation and operand of each transposition.
+    pub(super) transposes: HashMap<Value, (Vec<u32>, Value)>,
+    /// The blocked form of linear scales.
+    pub(super) blocked: HashMap<Value, Value>,
     pub(in super::super) params: Vec<(Value, Source)>,
     pub(in super::super) notes: Vec<String>,
     symbols: HashMap<String, Dim>,
@@ -98,6 +100,8 @@ impl<'m> Translator<'m> {
             inputs: Vec::new(),
             written: HashMap::new(),
             readings: HashMap::new(),
+            transposes: HashMap::new(),
+            blocked: HashMap::new(),
             params: Vec::new(),
             notes: Vec::new(),
             symbols: HashMap::new(),
@@ -127,8 +131,12 @@ impl<'m> Translator<'m> {
         Ok(dim)
     }
 
-    /// Adds an input of the graph.
-    pub(in super::super) fn input(&mut self, input: &Input) -> Result<(), Problem> {
+    /// Adds an input of the graph. Floats have the `given` type if there is one.
+    pub(in super::super) fn input(
+        &mut self,
+        input: &Input,
+        given: Option<ElementType>,
+    ) -> Result<(), Problem> {
         let name = shown(&input.name);
         let Some(element) = element_of(input.ty).filter(|element| *element != ElementType::F8E8M0FNU) else {
             let message = format!("the input `{name}` has the type {}, which has no equivalent", input.ty);
@@ -149,12 +157,10 @@ impl<'m> Translator<'m> {
                 Extent::Unknown => self.symbol(&format!("{}.{axis}", input.name))?,
             });
         }
-        let wide = self.wide && element.is_arithmetic();
-        let element = if wide { ElementType::F32 } else { element };
+        let element = given.filter(|_| element.is_arithmetic()).unwrap_or(element);
         let called = self.names.like(&input.name);
         let value = self.out.input(&called, TensorType::new(shape, element));
-        self.inputs.push(value);
-        self.items.insert(input.name.clone(), Item::Value(value));
+        self.enter(&input.name, value);
         Ok(())
     }
 
@@ -162,8 +168,23 @@ impl<'m> Translator<'m> {
     pub(in super::super) fn x(&mut self, tensor: &str, ty: TensorType) {
         self.names.reserve("x");
         let value = self.out.input("x", ty);
+        self.enter(tensor, value);
+    }
+
+    fn enter(&mut self, tensor: &str, value: Value) {
         self.inputs.push(value);
+        let is_narrow = self.wide && self.ty(value).element.is_arithmetic();
+        let value = if is_narrow { self.converted(tensor, value, ElementType::F32) } else { value };
         self.items.insert(tensor.to_owned(), Item::Value(value));
+    }
+
+    /// The element type of a tensor that is a value of the program.
+    pub(in super::super) fn element_named(&self, name: &str) -> Option<ElementType> {
+        match self.items.get(name)? {
+            Item::Value(value) => Some(self.ty(*value).element),
+            Item::Dequantized(matrix) => Some(matrix.element),
+            _ => None,
+        }
     }
 
     pub(super) fn ty(&self, value: Value) -> &TensorType {
@@ -237,7 +258,14 @@ impl<'m> Translator<'m> {
     }
 
     /// Writes an op that computes a result of a node.
-    pub(super) fn define(&mut self, node: &Node, position: usize, kind: OpKind, operands: &[Value], ty: TensorType) {
+    pub(super) fn define(
+        &mut self,
+        node: &Node,
+        position: usize,
+        kind: OpKind,
+        operands: &[Value],
+        ty: TensorType,
+    ) {
         let name = match node.outputs.get(position) {
             Some(output) => self.names.like(output),
             None => self.names.like("v"),
@@ -265,7 +293,10 @@ impl<'m> Translator<'m> {
             false => refused(
                 node.label(),
                 LeftOutCode::UnsupportedFormat,
-                format!("{}: the constant shapes of the graph have more than {MAX_FOLDED} elements", node.label()),
+                format!(
+                    "{}: the constant shapes of the graph have more than {MAX_FOLDED} elements",
+                    node.label()
+                ),
             ),
         }
     }
@@ -281,7 +312,8 @@ impl<'m> Translator<'m> {
                 if stored.count() > MAX_COUNT {
                     return Ok(None);
                 }
-                let Some(values) = stored.integers(&model.files).map_err(|reason| self.failed(reason))? else {
+                let Some(values) = stored.integers(&model.files).map_err(|reason| self.failed(reason))?
+                else {
                     return Ok(None);
                 };
                 self.charge(node, values.len() as u64)?;
@@ -311,7 +343,10 @@ impl<'m> Translator<'m> {
             return refused(
                 shown(name),
                 LeftOutCode::UnsupportedOperator,
-                format!("`{}` holds symbolic extents or numbers beyond i32, which a program cannot compute", shown(name)),
+                format!(
+                    "`{}` holds symbolic extents or numbers beyond i32, which a program cannot compute",
+                    shown(name)
+                ),
             );
         };
         let shape = integers.dims.iter().map(|dim| Dim::fixed(*dim)).collect();
@@ -374,8 +409,11 @@ impl<'m> Translator<'m> {
                     (ElementType::F32, None, stored.dims.clone())
                 }
                 None => {
-                    let message =
-                        format!("`{}` has the type {}, which has no equivalent", shown(&stored.name), stored.ty);
+                    let message = format!(
+                        "`{}` has the type {}, which has no equivalent",
+                        shown(&stored.name),
+                        stored.ty
+                    );
                     return refused(shown(&stored.name), LeftOutCode::UnsupportedFormat, message);
                 }
             },
@@ -402,16 +440,6 @@ impl<'m> Translator<'m> {
         self.params.push((value, source));
         self.readings.insert(reading, value);
         Ok(value)
-    }
-
-    /// Adds a `param` with values that no file holds.
-    pub(super) fn param_of(&mut self, hint: &str, tensor: Tensor) -> Value {
-        let name = self.names.like(hint);
-        let shape = tensor.dims().iter().map(|dim| Dim::fixed(*dim as u64)).collect();
-        let ty = TensorType { shape, element: tensor.element(), layout: tensor.layout() };
-        let value = self.out.param(&name, ty);
-        self.params.push((value, Source::Values(tensor)));
-        value
     }
 
     fn write_scaled(&mut self, name: &str, codes: &Item, factor: &Item) -> Result<Value, Problem> {
