@@ -94,9 +94,9 @@ pub use build::{
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;
 pub use data::{
-    AxisSlice, DataError, DataFile, RawTensor, ReferenceError, SafetensorsFile, StoredTensor,
-    TensorDataError, TensorEncoding, TensorReference, TensorSource, read_tensors, read_tensors_given,
-    write_tensors,
+    AxisSlice, DataError, DataFile, DataSources, OtherTensors, RawTensor, ReferenceError, SafetensorsFile,
+    StoredTensor, TensorDataError, TensorEncoding, TensorReference, TensorSource, read_tensors,
+    read_tensors_given, write_tensors,
 };
 pub use device::{Device, DeviceError, Gpu, discover};
 pub use fault::BuildFault;

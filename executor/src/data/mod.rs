@@ -1,20 +1,25 @@
 //! Reading and writing of safetensors files, and binding of tensors to program inputs.
 
 mod bind;
+mod decode;
 mod dtype;
 mod error;
 mod header;
+mod place;
 mod raw;
 mod reference;
 mod safetensors_file;
 mod slice;
 #[cfg(test)]
+mod source_tests;
+mod sources;
+#[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::{Module, Tensor};
@@ -26,25 +31,30 @@ pub use self::raw::RawTensor;
 pub use self::reference::{ReferenceError, TensorEncoding, TensorReference, TensorSource};
 pub use self::safetensors_file::SafetensorsFile;
 pub use self::slice::AxisSlice;
+pub use self::sources::{DataSources, OtherTensors};
 use crate::files::{FileError, write_file};
 
-/// The tensors of a data file, sorted by their role in a program.
+/// The tensors of data files, sorted by their role in a program.
 #[derive(Clone, Debug, Default)]
 pub struct DataFile {
-    /// The tensors named as program inputs, in the inputs' types.
+    /// The tensors of the program's inputs, in the inputs' types.
     pub inputs: HashMap<String, Tensor>,
     /// The tensors named `expected.NAME`, by NAME, in name order.
     pub expected: Vec<(String, RawTensor)>,
-    /// All other tensors.
+    /// Other tensors.
     pub other: HashMap<String, RawTensor>,
+    /// Tensors that were left out because a later file replaces an input that they belong to, with the reason.
+    pub stale: BTreeMap<String, String>,
+    /// The files that were opened.
+    pub files: Vec<PathBuf>,
+    /// True if references of the program were resolved.
+    pub has_references: bool,
 }
 
-/// The name prefix of expected results.
-const EXPECTED_PREFIX: &str = "expected.";
-
 /// Reads a safetensors file. A tensor named as an input of `module` must fit the input's type: FP4 may be stored as
-/// `F4` or packed in `U8`, and 8-bit floats as `U8`. The extents of blocked scales follow from the other inputs;
-/// their stored shape may be any of the same size. An input without a tensor is no error here.
+/// `F4` or packed in `U8` or `U32`, 8-bit floats as `U8`, and wider floats as another float. The extents of blocked
+/// scales follow from the other inputs; their stored shape may be any of the same size. An input without a tensor is
+/// no error here.
 ///
 /// # Errors
 /// When the file cannot be read or is not a valid safetensors file, or a tensor does not fit its input's type.
@@ -61,23 +71,8 @@ pub fn read_tensors_given(
     module: &Module,
     given: &[(String, u64)],
 ) -> Result<DataFile, DataError> {
-    let file = SafetensorsFile::open(path)?;
-    let mut stored = HashMap::new();
-    for tensor in file.tensors() {
-        stored.insert(tensor.name.clone(), file.read(tensor)?);
-    }
-    let inputs = bind::bind_inputs(path, module, given, &mut stored)?;
-    let mut data = DataFile { inputs, ..DataFile::default() };
-    for (name, tensor) in stored {
-        match name.strip_prefix(EXPECTED_PREFIX) {
-            Some(name) => data.expected.push((name.to_owned(), tensor)),
-            None => {
-                data.other.insert(name, tensor);
-            }
-        }
-    }
-    data.expected.sort_by(|(left, _), (right, _)| left.cmp(right));
-    Ok(data)
+    let sources = DataSources { given: vec![path.to_owned()], ..DataSources::default() };
+    sources.read(module, given, OtherTensors::All)
 }
 
 /// Writes a safetensors file that [`read_tensors`] can read: FP4 packed in `U8`, blocked scales with their padded
