@@ -261,3 +261,132 @@ fn standard_operators_in_every_spelling_have_the_expected_results() -> Result<()
     }
     Ok(())
 }
+
+/// The linears of a case: the name, the tensor of its input, and the tensor of its expected result.
+struct Linear {
+    name: &'static str,
+    x: &'static str,
+    y: Option<&'static str>,
+}
+
+const fn linear(name: &'static str, x: &'static str, y: Option<&'static str>) -> Linear {
+    Linear { name, x, y }
+}
+
+/// The rows for which results are expected.
+const ROWS: usize = 4;
+
+/// Checks the graph and the linears of a case with one file. Returns the programs.
+fn check(folder: &Path, outputs: usize, linears: &[Linear]) -> Result<(Import, HashMap<String, Read>)> {
+    let expected = Expected::of(folder)?;
+    let (imported, programs) = written(&folder.join("model.onnx"), &exact())?;
+    assert!(imported.left_out.is_empty(), "{:?}", imported.left_out);
+    let graph = &programs["model"];
+    let values = graph.run(&expected.need("x")?)?;
+    let found = graph.outputs(&values);
+    assert_eq!(found.len(), outputs);
+    for linear in linears {
+        let Some(stated) = expected.codes(linear.name) else { continue };
+        let is_input = |name: &str| name.starts_with(&format!("{}.input_quantizer.", linear.name));
+        let codes = graph.codes(&values).find(|(name, _)| is_input(name));
+        let (_, codes) = codes.ok_or_else(|| format!("the graph does not quantize the input of {}", linear.name))?;
+        assert_eq!(moved(&codes, &stated), 0, "the codes of {} in the graph", linear.name);
+    }
+    for (at, found) in found.iter().enumerate() {
+        let error = error_of(found, &expected.need(&format!("out.{at}"))?);
+        assert!(error < EXACT, "out.{at} differs by {error:e}\n{}", graph.text);
+    }
+    for linear in linears {
+        let read = &programs[linear.name];
+        if expected.need(&format!("{}.w_abs", linear.name)).is_ok() {
+            check_weight(linear.name, read, &expected)?;
+        }
+        let x = match graph.program.facts().value_named(linear.x) {
+            Some(value) => numbers(&values[value.index()]),
+            None => expected.need(linear.x)?,
+        };
+        let values = read.run(&x)?;
+        let codes: Vec<_> = read.codes(&values).collect();
+        if let Some(stated) = expected.codes(linear.name) {
+            assert_eq!(moved(&codes[0].1, &stated), 0, "the codes of {}", linear.name);
+        }
+        let Some(y) = linear.y else { continue };
+        let mut y = expected.need(y)?;
+        y.truncate(ROWS * y.len() / ROWS);
+        let error = error_of(&read.outputs(&values)[0], &y);
+        assert!(error < EXACT, "{} differs by {error:e}\n{}", linear.name, read.text);
+    }
+    check_kernels(&imported);
+    Ok((imported, programs))
+}
+
+const ATTENTION: [Linear; 4] = [
+    linear("query", "x", Some("out.0")),
+    linear("key", "x", Some("out.1")),
+    linear("value", "x", None),
+    linear("dense", "value.Add_output_0", Some("out.2")),
+];
+
+#[test]
+fn the_attention_of_modelopt_has_the_expected_results() -> Result<()> {
+    let Some(folder) = case("onnx-modelopt-nvfp4-attn") else { return Ok(()) };
+    let (imported, programs) = check(&folder, 3, &ATTENTION)?;
+    assert_eq!(w4a4(&programs["model"].program), 4);
+    assert!(imported.programs.iter().all(|program| program.data.is_empty()), "no weight is copied");
+    Ok(())
+}
+
+#[test]
+fn the_feed_forward_of_modelopt_has_the_expected_results() -> Result<()> {
+    let Some(folder) = case("onnx-modelopt-nvfp4-ffn") else { return Ok(()) };
+    let (_, programs) = check(&folder, 1, &[linear("up", "x", None), linear("down", "down.x", None)])?;
+    assert_eq!(w4a4(&programs["model"].program), 2);
+    let expected = Expected::of(&folder)?;
+    let down = &programs["down"];
+    let y = down.outputs(&down.run(&expected.need("down.x")?)?).remove(0);
+    let sum: Vec<f64> = y.iter().zip(expected.need("x")?).map(|(y, x)| y + x).collect();
+    let error = error_of(&sum, &expected.need("out.0")?);
+    assert!(error < EXACT, "x + down differs by {error:e}");
+    Ok(())
+}
+
+#[test]
+fn the_weight_only_attention_of_modelopt_has_the_expected_results() -> Result<()> {
+    let Some(folder) = case("onnx-modelopt-w4a16-attn") else { return Ok(()) };
+    let (_, programs) = check(&folder, 3, &ATTENTION)?;
+    assert_eq!(w4a4(&programs["model"].program), 0);
+    Ok(())
+}
+
+#[test]
+fn mxfp8_of_modelopt_has_the_expected_results() -> Result<()> {
+    let Some(folder) = case("onnx-modelopt-mxfp8") else { return Ok(()) };
+    let linears = [linear("query", "x", None), linear("dense", "query.Add_output_0", Some("out.0"))];
+    let (_, programs) = check(&folder, 1, &linears)?;
+    let is_scaled = |op: &&fourfold_ir::Operation| matches!(op.kind, OpKind::ScaledMma(_));
+    assert_eq!(programs["model"].program.module().ops.values().filter(is_scaled).count(), 2);
+    Ok(())
+}
+
+#[test]
+fn what_modelopt_writes_unrepaired_is_repaired() -> Result<()> {
+    let Some(folder) = case("onnx-modelopt-nvfp4-attn-as-written") else { return Ok(()) };
+    let (imported, programs) = check(&folder, 3, &ATTENTION)?;
+    assert_eq!(w4a4(&programs["model"].program), 4);
+    let notes = &graph_of(&imported).notes;
+    assert!(notes.iter().any(|note| note.contains("IR version 10")), "{notes:?}");
+    // In the model's own types the graph mixes f16 and f32.
+    let (imported, programs) = written(&folder.join("model.onnx"), &ImportOptions::default())?;
+    let notes = &graph_of(&imported).notes;
+    assert!(notes.iter().any(|note| note.contains("multiplies f16 and f32")), "{notes:?}");
+    let expected = Expected::of(&folder)?;
+    let graph = &programs["model"];
+    let module = graph.program.module();
+    assert_eq!(module.ty(module.outputs[0]).element, ElementType::F16);
+    let values = graph.run(&expected.need("x")?)?;
+    for (at, found) in graph.outputs(&values).iter().enumerate() {
+        let error = error_of(found, &expected.need(&format!("out.{at}"))?);
+        assert!(error < 1e-2, "out.{at} differs by {error:e}");
+    }
+    Ok(())
+}

@@ -11,7 +11,7 @@ use super::super::integers::{self, Integers, Number};
 use super::super::model::Node;
 use super::super::problem::{Problem, refused};
 use super::super::stored::element_of;
-use super::state::{Item, Translator};
+use super::state::{Dequantized, Item, Translator};
 use crate::imported::LeftOutCode;
 
 /// The function of an operator with one operand.
@@ -233,6 +233,13 @@ impl Translator<'_> {
         };
         if node.int("saturate") == Some(0) && !element.is_arithmetic() {
             return self.refuse(node, "saturate is 0, but conversions saturate");
+        }
+        // A narrowed matrix stays one, because its product is exact before the per-tensor scales apply.
+        if let Item::Dequantized(matrix) = self.item(node, 0)?
+            && element.is_arithmetic()
+        {
+            self.set(node, 0, Item::Dequantized(Dequantized { element, ..matrix }));
+            return Ok(());
         }
         let x = self.value(node, 0)?;
         let ty = self.ty(x).clone();
