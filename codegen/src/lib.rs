@@ -56,8 +56,8 @@ pub use emulation::{
     EMULATED_TARGETS, EMULATOR, PtxText, RewriteError, RewriteProblem, emulate, rewrite_ptx,
 };
 pub use epilogue::{
-    Epilogue, Operand, Output, OutputKind, Step, StepKind, device_functions, output_functions,
-    quantization_functions, scale_functions,
+    Epilogue, Operand, Output, OutputKind, Step, StepKind, binary_functions, device_functions,
+    output_functions, quantization_functions, scale_functions, unary_functions,
 };
 pub use extents::Extents;
 pub use source::{

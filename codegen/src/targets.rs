@@ -1,10 +1,12 @@
 //! The table of targets: the capabilities that the scheduler plans with and the generator must support.
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, BlockQuantizeCapability, Capabilities, ElementType, EpilogueCapability,
-    FormatCapability, GridCapability, OperandCapability, OperandShape, OutputCapability, QuantizedCapability,
-    QuantizedFormat, ReduceKind, UnaryKind,
+    BlockFormat, BlockQuantizeCapability, Capabilities, ElementType, EpilogueCapability, FormatCapability,
+    GridCapability, OperandCapability, OperandShape, OutputCapability, QuantizedCapability, QuantizedFormat,
+    ReduceKind,
 };
+
+use crate::epilogue::{binary_functions, unary_functions};
 
 /// A target, for which kernels are planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,8 +145,8 @@ fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapabil
         c: matrices.clone(),
         epilogue: EpilogueCapability {
             elements: results.into_iter().chain(narrow).collect(),
-            unary: UnaryKind::ALL.to_vec(),
-            binary: BinaryKind::ALL.to_vec(),
+            unary: unary_functions(),
+            binary: binary_functions(),
             clamp: true,
             select: true,
             operands: OperandShape::ALL.map(|shape| operand_capability(shape, &matrices)).to_vec(),
@@ -212,6 +214,8 @@ fn operand_capability(shape: OperandShape, matrices: &[OutputCapability]) -> Ope
 
 #[cfg(test)]
 mod tests {
+    use fourfold_ir::{BinaryKind, UnaryKind};
+
     use super::*;
     use crate::cutlass::{CutlassVersion, defaults};
     use crate::{hopper, select};
@@ -247,8 +251,10 @@ mod tests {
                 );
                 assert!(fp4.epilogue.max_outputs <= crate::MAX_OUTPUTS);
                 assert_eq!(fp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
-                assert_eq!(fp4.epilogue.unary, UnaryKind::ALL);
-                assert_eq!(fp4.epilogue.binary, BinaryKind::ALL);
+                assert_eq!(fp4.epilogue.unary, &UnaryKind::ALL[..13]);
+                assert!(!fp4.epilogue.unary.contains(&UnaryKind::Log));
+                assert_eq!(fp4.epilogue.binary, &BinaryKind::ALL[..6]);
+                assert!(!fp4.epilogue.binary.contains(&BinaryKind::Pow));
                 for shape in OperandShape::ALL {
                     let rule = fp4.epilogue.operand(shape).expect("every shape is read");
                     let multiple = |element| rule.element(element).map(|rule| rule.n_multiple);

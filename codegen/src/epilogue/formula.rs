@@ -92,7 +92,7 @@ fn sign(kind: BinaryKind) -> Option<&'static str> {
         BinaryKind::Sub => Some("-"),
         BinaryKind::Mul => Some("·"),
         BinaryKind::Div => Some("/"),
-        BinaryKind::Max | BinaryKind::Min => None,
+        BinaryKind::Max | BinaryKind::Min | BinaryKind::Pow => None,
     }
 }
 

@@ -11,7 +11,8 @@ mod planned;
 use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, ReduceKind, ScaleRounding, UnaryKind};
 use fourfold_scheduler::EpilogueRef;
 
-pub use self::functions::device_functions;
+pub use self::body::binary_functions;
+pub use self::functions::{device_functions, unary_functions};
 pub use self::outputs::{output_functions, quantization_functions, scale_functions};
 pub(crate) use self::planned::of_plan;
 

@@ -1,5 +1,7 @@
 //! Tests of every op against the interpreter or literal numbers.
 
+mod joining;
+
 use fourfold_ir::ScaleLayout::{Blocked, Linear};
 use fourfold_ir::numeric;
 use fourfold_ir::{

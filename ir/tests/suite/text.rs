@@ -63,6 +63,12 @@ func @layer.0(
   %r = reshape %sel : tensor<[M, 2, 768], f32>
   %t = transpose %r {permutation = [2, 0, 1]} : tensor<[768, M, 2], f32>
   %bc = broadcast %t : tensor<[3, 768, M, 2], f32>
+  %b6 = pow %u0, %h : tensor<[M, 1536], f32>
+  %sl = slice %sel {axes = [1], ends = [768], starts = [2]} : tensor<[M, 766], f32>
+  %sl2 = slice %sel {axes = [0, 1], ends = [0, 768], starts = [0, 2], steps = [1, 3]} : tensor<[0, 256], f32>
+  %ca = concat %sl, %sl, %sl {axis = 0} : tensor<[3*M, 766], f32>
+  %ga = gather %sel, %i {axis = 1} : tensor<[M, 0], f32>
+  %pa = pad %sel {axes = [1], high = [3], low = [0], value = -0.5} : tensor<[M, 1539], f32>
   %red = reduce %bc {axes = [0, 3], keep_dims = true, kind = amax} : tensor<[1, 768, M, 1], f32>
   %red2 = reduce %bc {axes = [], kind = mean} : tensor<[3, 768, M, 2], f32>
   %sm = softmax %sel {axis = 1} : tensor<[M, 1536], f32>

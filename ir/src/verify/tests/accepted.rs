@@ -6,7 +6,8 @@ use expect_test::expect;
 
 use super::*;
 use crate::ops::{
-    BinaryKind, ConstantValue, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma, UnaryKind,
+    BinaryKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding, ScaledMma,
+    SliceRange, UnaryKind,
 };
 use crate::program::{BlockFormat, Matmul};
 use crate::types::ElementType::{F8E5M2, F8E8M0FNU, I1, I32};
@@ -69,7 +70,26 @@ pub(super) fn every_op() -> Module {
     let listed = b.op(OpKind::Constant(listed), &[], &[("listed", ty(&[2, 2], F4E2M1FN))])[0];
     let normal = b.op(OpKind::LayerNorm { eps: 1e-5 }, &[chosen, one, bias], &[("normal", rows(48, F32))])[0];
     let spread = b.op(OpKind::Broadcast, &[one], &[("spread", rows(48, F16))])[0];
-    b.finish(&[x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread])
+    let mut outputs = vec![x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread];
+    outputs.extend(moved(&mut b, w, counts, m));
+    b.finish(&outputs)
+}
+
+/// Ops that take, join or add elements, on FP4 codes `[48, 96]` and on integers `[M, 48]`.
+fn moved(b: &mut Builder, codes: Value, counts: Value, m: Dim) -> [Value; 2] {
+    let ranges = [(0, 0, 48, 2), (1, 32, 64, 1)];
+    let ranges = ranges.map(|(axis, start, end, step)| SliceRange { axis, start, end, step }).to_vec();
+    let sliced = b.op(OpKind::Slice { ranges }, &[codes], &[("sliced", ty(&[24, 32], F4E2M1FN))])[0];
+    let amounts = vec![PadAmount { axis: 1, low: 0, high: 64 }];
+    let padded = OpKind::Pad { amounts, value: 0.5 };
+    let padded = b.op(padded, &[sliced], &[("padded", ty(&[24, 96], F4E2M1FN))])[0];
+    let rows = |rows: Dim| TensorType::new(vec![rows, Dim::fixed(48)], I32);
+    let twice = Dim::fixed(2).times(&m).expect("the product is small");
+    let sum = b.op(OpKind::Binary(BinaryKind::Add), &[counts, counts], &[("sum", rows(m))])[0];
+    let joined = b.op(OpKind::Concat { axis: 0 }, &[counts, sum], &[("joined", rows(twice.clone()))])[0];
+    let gathered = TensorType::new(vec![twice, Dim::fixed(48), Dim::fixed(96)], F4E2M1FN);
+    let gathered = b.op(OpKind::Gather { axis: 0 }, &[padded, joined], &[("gathered", gathered)])[0];
+    [joined, gathered]
 }
 
 /// A `scaled_mma` of operands of these types.
@@ -104,6 +124,10 @@ fn a_program_of_every_op_is_accepted() {
         "reshape",
         "transpose",
         "broadcast",
+        "slice",
+        "concat",
+        "gather",
+        "pad",
         "reduce",
         "softmax",
         "layer_norm",
@@ -121,7 +145,8 @@ fn facts_say_who_uses_what_and_what_is_returned() {
     let named = |name: &str| facts.value_named(name).expect("the program has the value");
     let op = |name: &str| module.defining_op(named(name)).expect("an op defines the value");
 
-    assert_eq!(facts.users(named("counts")), [op("same"), op("same"), op("picked"), op("picked")]);
+    let users = ["same", "same", "picked", "picked", "sum", "sum", "joined"];
+    assert_eq!(facts.users(named("counts")), users.map(op));
     assert!(facts.is_output(named("x")) && !facts.is_output(named("y")));
     assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), [op("y")]);
     assert!(facts.matmul(op("c")).is_none(), "a plain mma is not a scaled_mma");

@@ -75,7 +75,7 @@ fn element_types() {
         },
         expect![[r#"
             op0 `%joined = add %half, %brain : tensor<[4, 2], bf16>`: result_element: the element type of `%joined: tensor<[4, 2], bf16>` must be f32
-            op1 `%mixed = add %half, %int : tensor<[4, 2], f32>`: operand_element: add takes f16, bf16 or f32 as right, but `%int` is tensor<[4, 2], i32>
+            op1 `%mixed = add %half, %int : tensor<[4, 2], f32>`: element_mismatch: `%half: tensor<[4, 2], f16>` and `%int: tensor<[4, 2], i32>` must have the same element type
             op2 `%unlike = compare %half, %int {predicate = lt} : tensor<[4, 2], i1>`: element_mismatch: `%half: tensor<[4, 2], f16>` and `%int: tensor<[4, 2], i32>` must have the same element type
             op3 `%booleans = compare %bool, %bool {predicate = lt} : tensor<[4, 2], i1>`: operand_element: compare takes f16, bf16, f32 or i32 as left, but `%bool` is tensor<[4, 2], i1>
             op3 `%booleans = compare %bool, %bool {predicate = lt} : tensor<[4, 2], i1>`: operand_element: compare takes f16, bf16, f32 or i32 as right, but `%bool` is tensor<[4, 2], i1>
