@@ -96,7 +96,7 @@ pub use causes::chain;
 pub use data::{
     AxisSlice, DataError, DataFile, DataSources, OtherTensors, RawTensor, ReferenceError, SafetensorsFile,
     StoredTensor, TensorDataError, TensorEncoding, TensorReference, TensorSource, read_tensors,
-    read_tensors_given, write_tensors,
+    read_tensors_given, write_data, write_tensors,
 };
 pub use device::{Device, DeviceError, Gpu, discover};
 pub use fault::BuildFault;

@@ -56,10 +56,11 @@ impl Tensor {
 
 impl Checkpoint {
     /// Reads the headers of a folder's safetensors files, and its configuration. `None` if it has no such files.
+    /// Without `any`, the files are those of an index, or model.safetensors.
     ///
     /// # Errors
     /// When a file cannot be read or is malformed, or an index contradicts the shards.
-    pub(crate) fn of_folder(folder: &Path) -> Result<Option<Checkpoint>, ImportError> {
+    pub(crate) fn of_folder(folder: &Path, any: bool) -> Result<Option<Checkpoint>, ImportError> {
         let mut checkpoint = Checkpoint::configured(folder)?;
         let indices: Vec<PathBuf> = files_in(folder, "json")?
             .into_iter()
@@ -73,8 +74,8 @@ impl Checkpoint {
         }
         let files = files_in(folder, "safetensors")?;
         let model = folder.join(MODEL);
-        let files = if files.contains(&model) { vec![model] } else { files };
-        if files.is_empty() {
+        let (files, is_named) = if files.contains(&model) { (vec![model], true) } else { (files, false) };
+        if files.is_empty() || !(any || is_named) {
             return Ok(None);
         }
         let mut owners = BTreeMap::new();

@@ -55,16 +55,20 @@ pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportEr
 }
 
 fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
-    if let Some(checkpoint) = Checkpoint::of_folder(folder)? {
+    if let Some(checkpoint) = Checkpoint::of_folder(folder, false)? {
         return assemble::checkpoint(&checkpoint, options);
     }
     let files = files_in(folder, ONNX)?;
     if !files.is_empty() {
         return onnx_files(&files, options);
     }
-    match files_in(folder, GGUF)? {
-        files if files.is_empty() => Err(ImportError::NoModel { path: folder.to_owned() }),
-        files => Ok(gguf(&files)),
+    let files = files_in(folder, GGUF)?;
+    if !files.is_empty() {
+        return Ok(gguf(&files));
+    }
+    match Checkpoint::of_folder(folder, true)? {
+        Some(checkpoint) => assemble::checkpoint(&checkpoint, options),
+        None => Err(ImportError::NoModel { path: folder.to_owned() }),
     }
 }
 

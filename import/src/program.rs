@@ -171,7 +171,7 @@ impl Draft {
             Activation::Fp8(scale) => {
                 let scale = self.scalar(&named("x.global"), scale);
                 let x = self.as_f32(&named("x.f32"), x);
-                let scaled = self.builder.binary(&named("x.scaled8"), BinaryKind::Div, x, scale);
+                let scaled = self.builder.binary(&named("x.divided"), BinaryKind::Div, x, scale);
                 let codes = self.builder.convert(&named("x.codes"), scaled, F8E4M3FN);
                 (Operand::Plain(self.builder.convert(&named("x.values"), codes, BF16)), Some(scale))
             }

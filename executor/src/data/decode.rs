@@ -60,6 +60,10 @@ pub(super) fn check_encoding(
             let (encoding, found) = (TensorEncoding::HighNibbleFirst, dtype.to_owned());
             Err(TensorDataError::Encoding { encoding, element, found })
         }
+        Some(TensorEncoding::Transposed) if !dtype::is_byte(dtype) => {
+            let (encoding, found) = (TensorEncoding::Transposed, dtype.to_owned());
+            Err(TensorDataError::Encoding { encoding, element, found })
+        }
         _ => Ok(()),
     }
 }
@@ -73,6 +77,9 @@ pub(super) fn decode(
 ) -> Result<Tensor, TensorDataError> {
     if encoding == Some(TensorEncoding::HighNibbleFirst) {
         bytes.iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
+    }
+    if encoding == Some(TensorEncoding::Transposed) {
+        bytes = transposed(element, &dims, &bytes)?;
     }
     let memory = |count: usize| TensorError::Memory { element, dims: dims.clone(), bytes: count };
     let bytes = match (element, dtype) {
@@ -102,6 +109,23 @@ pub(super) fn decode(
         _ => bytes,
     };
     Ok(Tensor::new(element, dims, layout, bytes)?)
+}
+
+/// Exchanges the last two axes of bytes, which become a row-major tensor of extents `dims`.
+fn transposed(element: ElementType, dims: &[usize], bytes: &[u8]) -> Result<Vec<u8>, TensorError> {
+    let [.., rows, columns] = *dims else { return Ok(bytes.to_vec()) };
+    let columns = if element == ElementType::F4E2M1FN { columns / 2 } else { columns };
+    let memory = || TensorError::Memory { element, dims: dims.to_vec(), bytes: bytes.len() };
+    let mut result = zeros(bytes.len() as u64).ok_or_else(memory)?;
+    let size = (rows * columns).max(1);
+    for (to, from) in result.chunks_exact_mut(size).zip(bytes.chunks_exact(size)) {
+        for (row, to) in to.chunks_exact_mut(columns).enumerate() {
+            for (column, to) in to.iter_mut().enumerate() {
+                *to = from[column * rows + row];
+            }
+        }
+    }
+    Ok(result)
 }
 
 /// Converts each value; the error is the size in bytes that memory lacks.

@@ -49,6 +49,11 @@ pub(super) fn accepted(element: ElementType) -> &'static [&'static str] {
     }
 }
 
+/// Returns true for the dtypes whose elements are bytes that may be moved one by one.
+pub(super) fn is_byte(dtype: &str) -> bool {
+    ["U8", "F8_E4M3", "F8_E5M2", "F8_E8M0"].contains(&dtype)
+}
+
 /// The element type of a dtype; `None` for bytes, and for dtypes that the IR lacks.
 pub(super) fn natural_element(dtype: &str) -> Option<ElementType> {
     ElementType::ALL.into_iter().find(|element| match element {

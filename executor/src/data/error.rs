@@ -327,7 +327,7 @@ pub enum TensorDataError {
         dtype: String,
     },
     /// The encoding has no meaning for the tensor.
-    #[error("`as {}` is for FP4 packed in bytes, but this is {element} stored as {found}", encoding.name())]
+    #[error("`as {}` is for {}, but this is {element} stored as {found}", encoding.name(), encoding.takes())]
     Encoding {
         /// The encoding.
         encoding: TensorEncoding,

@@ -34,6 +34,9 @@ pub use self::slice::AxisSlice;
 pub use self::sources::{DataSources, OtherTensors};
 use crate::files::{FileError, write_file};
 
+/// The name prefix of expected results.
+const EXPECTED_PREFIX: &str = "expected.";
+
 /// The tensors of data files, sorted by their role in a program.
 #[derive(Clone, Debug, Default)]
 pub struct DataFile {
@@ -81,17 +84,37 @@ pub fn read_tensors_given(
 /// # Errors
 /// When the file cannot be written, the path exists and is not a regular file, or two tensors have the same name.
 pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), DataError> {
-    let mut names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
-    names.sort_unstable();
-    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(DataError::DuplicateName { path: path.to_owned(), tensor: pair[0].to_owned() });
+    write(path, tensors.iter().map(|(name, tensor)| ((*name).to_owned(), Stored::new(tensor))).collect())
+}
+
+/// Writes a safetensors file with the tensors of data files: the inputs in their types, and the others as stored. The
+/// file is written atomically.
+///
+/// # Errors
+/// As [`write_tensors`], and when a tensor has an unknown dtype.
+pub fn write_data(path: &Path, data: &DataFile) -> Result<(), DataError> {
+    let inputs = data.inputs.iter().map(|(name, tensor)| Ok((name.clone(), Stored::new(tensor))));
+    let expected = data.expected.iter().map(|(name, tensor)| (format!("{EXPECTED_PREFIX}{name}"), tensor));
+    let others = data.other.iter().map(|(name, tensor)| (name.clone(), tensor));
+    let raw = expected.chain(others).map(|(name, tensor)| match Stored::raw(tensor) {
+        Some(stored) => Ok((name, stored)),
+        None => Err(DataError::Write {
+            path: path.to_owned(),
+            source: io::Error::other(format!("the dtype {} of `{name}` is unknown", tensor.dtype)),
+        }),
+    });
+    write(path, inputs.chain(raw).collect::<Result<_, _>>()?)
+}
+
+fn write(path: &Path, mut tensors: Vec<(String, Stored<'_>)>) -> Result<(), DataError> {
+    tensors.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
+    if let Some(pair) = tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(DataError::DuplicateName { path: path.to_owned(), tensor: pair[0].0.clone() });
     }
-    let stored: Vec<(&str, Stored)> =
-        tensors.iter().map(|(name, tensor)| (*name, Stored::new(tensor))).collect();
-    let total = tensors.iter().map(|(_, tensor)| tensor.bytes().len()).sum();
+    let total = tensors.iter().map(|(_, tensor)| tensor.bytes.len()).sum();
     check_memory(total)
         .map_err(|error| DataError::Write { path: path.to_owned(), source: out_of_memory(error) })?;
-    let bytes = safetensors::serialize(stored, None)
+    let bytes = safetensors::serialize(tensors, None)
         .map_err(|error| DataError::Write { path: path.to_owned(), source: io::Error::other(error) })?;
     write_file(path, &bytes).map_err(|error| of_file(path, error))
 }
@@ -112,14 +135,21 @@ fn out_of_memory(error: NoMemory) -> io::Error {
 
 /// A tensor in its stored form.
 struct Stored<'a> {
-    tensor: &'a Tensor,
+    bytes: &'a [u8],
     dtype: safetensors::Dtype,
     shape: Vec<usize>,
 }
 
 impl<'a> Stored<'a> {
     fn new(tensor: &'a Tensor) -> Stored<'a> {
-        Stored { tensor, dtype: dtype::of_element(tensor.element()), shape: dtype::stored_shape(tensor) }
+        let (dtype, shape) = (dtype::of_element(tensor.element()), dtype::stored_shape(tensor));
+        Stored { bytes: tensor.bytes(), dtype, shape }
+    }
+
+    /// A tensor as it was read; `None` if its dtype is unknown.
+    fn raw(tensor: &'a RawTensor) -> Option<Stored<'a>> {
+        let dtype = serde_json::from_value(tensor.dtype.as_str().into()).ok()?;
+        Some(Stored { bytes: &tensor.bytes, dtype, shape: tensor.dims.clone() })
     }
 }
 
@@ -131,9 +161,9 @@ impl View for Stored<'_> {
         &self.shape
     }
     fn data(&self) -> Cow<'_, [u8]> {
-        self.tensor.bytes().into()
+        self.bytes.into()
     }
     fn data_len(&self) -> usize {
-        self.tensor.bytes().len()
+        self.bytes.len()
     }
 }

@@ -69,11 +69,12 @@ impl<'a> Place<'a> {
             Source::Stored { tensor, slice, .. } => {
                 check_encoding(self.encoding, &tensor.dtype, ty.element)?;
                 let selection = Selection::new(tensor, slice)?;
+                let stored = self.exchanged(&selection.dims, ty, &tensor.dtype)?;
                 let dims = if ty.layout == Some(ScaleLayout::Blocked) {
                     check_dtype(&tensor.dtype, &selection.dims, ty.element)?;
                     None
                 } else {
-                    Some(dims_of_type(module, ty, logical_dims(&tensor.dtype, &selection.dims, ty.element)?)?)
+                    Some(dims_of_type(module, ty, logical_dims(&tensor.dtype, &stored, ty.element)?)?)
                 };
                 (Some(selection), dims)
             }
@@ -83,6 +84,20 @@ impl<'a> Place<'a> {
             }
         };
         Ok(Fitting { input, place: self, selection, dims })
+    }
+
+    /// Returns a stored shape with the axes that the encoding exchanges in the input's order.
+    fn exchanged(&self, dims: &[usize], ty: &TensorType, dtype: &str) -> Result<Vec<usize>, TensorDataError> {
+        let mut dims = dims.to_vec();
+        if self.encoding == Some(TensorEncoding::Transposed) {
+            let last = dims.len().wrapping_sub(1);
+            if dims.len() < 2 || ty.layout == Some(ScaleLayout::Blocked) {
+                let (encoding, element) = (TensorEncoding::Transposed, ty.element);
+                return Err(TensorDataError::Encoding { encoding, element, found: dtype.to_owned() });
+            }
+            dims.swap(last - 1, last);
+        }
+        Ok(dims)
     }
 
     /// The dtype's name; that of the element type for bytes.
@@ -150,8 +165,22 @@ impl Fitting<'_> {
     }
 }
 
+/// Returns true if each extent of `joined` is the product of neighbours in `dims`, as `[N, K/32, 32]` is `[N, K]`.
+fn joins(dims: &[usize], joined: &[usize]) -> bool {
+    let mut rest = dims.iter().copied().filter(|dim| *dim != 1);
+    let all_join = joined.iter().filter(|extent| **extent != 1).all(|&extent| {
+        let mut product = 1usize;
+        while product != 0 && product < extent {
+            let next = rest.next().unwrap_or(0);
+            product = product.checked_mul(next).unwrap_or(0);
+        }
+        product == extent && product != 0
+    });
+    all_join && rest.next().is_none()
+}
+
 /// The extents of a tensor, if its shape in elements fits a type. Extents of 1 may be missing or added where the type
-/// has fixed extents.
+/// has fixed extents, and neighbouring extents may be separate that the type joins.
 fn dims_of_type(module: &Module, ty: &TensorType, dims: Vec<usize>) -> Result<Vec<usize>, TensorDataError> {
     let can_be = |(dim, extent): (&Dim, &usize)| {
         let extent = *extent as u64;
@@ -173,7 +202,7 @@ fn dims_of_type(module: &Module, ty: &TensorType, dims: Vec<usize>) -> Result<Ve
         return Err(TensorDataError::ShapePattern { expected: expected.join(", "), found: dims });
     };
     let without_ones = |dims: &[usize]| dims.iter().copied().filter(|dim| *dim != 1).collect::<Vec<_>>();
-    if without_ones(&expected) == without_ones(&dims) {
+    if without_ones(&expected) == without_ones(&dims) || joins(&dims, &expected) {
         return Ok(expected);
     }
     Err(TensorDataError::Shape { expected, found: dims })

@@ -77,6 +77,14 @@ impl TensorEncoding {
             TensorEncoding::Transposed => "transposed",
         }
     }
+
+    /// The tensors that may have the encoding.
+    pub(super) fn takes(self) -> &'static str {
+        match self {
+            TensorEncoding::HighNibbleFirst => "FP4 packed in bytes",
+            TensorEncoding::Transposed => "matrices of bytes that are not blocked scales",
+        }
+    }
 }
 
 /// The reason that a text is no reference.

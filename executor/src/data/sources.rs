@@ -13,11 +13,8 @@ use super::header::StoredTensor;
 use super::place::{Place, Source};
 use super::reference::{TensorReference, TensorSource};
 use super::safetensors_file::SafetensorsFile;
-use super::{DataFile, of_file};
+use super::{DataFile, EXPECTED_PREFIX, of_file};
 use crate::files::open_regular;
-
-/// The name prefix of expected results.
-const EXPECTED_PREFIX: &str = "expected.";
 
 /// The sources of a program's tensors. Of several tensors with one name, the last counts. Only the tensors of the
 /// program are read.

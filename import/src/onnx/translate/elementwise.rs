@@ -26,6 +26,12 @@ pub(super) fn unary_of(op: &str) -> Option<UnaryKind> {
         "Erf" => UnaryKind::Erf,
         "Sigmoid" => UnaryKind::Sigmoid,
         "Relu" => UnaryKind::Relu,
+        "Log" => UnaryKind::Log,
+        "Sin" => UnaryKind::Sin,
+        "Cos" => UnaryKind::Cos,
+        "Floor" => UnaryKind::Floor,
+        "Ceil" => UnaryKind::Ceil,
+        "Round" => UnaryKind::Round,
         _ => return None,
     })
 }
@@ -218,7 +224,12 @@ impl Translator<'_> {
             Some(0.5) => self.define(node, 0, OpKind::Unary(UnaryKind::Sqrt), &[x], ty),
             Some(-1.0) => self.define(node, 0, OpKind::Unary(UnaryKind::Reciprocal), &[x], ty),
             Some(1.0) => self.set(node, 0, Item::Value(x)),
-            _ => return self.refuse(node, "only the exponents -1, 0.5, 1 and 2 have an equivalent"),
+            _ => {
+                let exponent = self.float(node, 1)?;
+                let hint = Translator::hint(node);
+                let value = self.pair(node, &hint, BinaryKind::Pow, x, exponent)?;
+                self.set(node, 0, Item::Value(value));
+            }
         }
         Ok(())
     }
@@ -260,10 +271,8 @@ impl Translator<'_> {
                 self.define(node, 0, OpKind::Compare(Predicate::Ne), &[x, zero], result);
             }
             (from, ElementType::I32) if from.is_arithmetic() => {
-                return self.refuse(
-                    node,
-                    "a conversion of floats to integers, which cuts off the fraction, has no equivalent",
-                );
+                let whole = self.truncated(&hint, x);
+                self.define(node, 0, OpKind::Convert, &[whole], result);
             }
             (ElementType::I1, _) | (_, ElementType::I1) => {
                 return self.refuse(
@@ -274,6 +283,19 @@ impl Translator<'_> {
             _ => self.define(node, 0, OpKind::Convert, &[x], result),
         }
         Ok(())
+    }
+
+    /// Cuts off the fraction, as casts to integers do.
+    fn truncated(&mut self, hint: &str, x: Value) -> Value {
+        let ty = self.ty(x).clone();
+        let zero = self.constant(&format!("{hint}.zero"), 0.0, ty.element);
+        let mut step = |kind, operands: &[Value], element| {
+            self.step(&format!("{hint}.whole"), kind, operands, TensorType::new(ty.shape.clone(), element))
+        };
+        let negative = step(OpKind::Compare(Predicate::Lt), &[x, zero], ElementType::I1);
+        let ceil = step(OpKind::Unary(UnaryKind::Ceil), &[x], ty.element);
+        let floor = step(OpKind::Unary(UnaryKind::Floor), &[x], ty.element);
+        step(OpKind::Select, &[negative, ceil, floor], ty.element)
     }
 
     fn cast_integers(&mut self, node: &Node, integers: &Rc<Integers>, to: DataType) -> Result<(), Problem> {

@@ -2,6 +2,7 @@
 
 mod elementwise;
 mod finish;
+mod moves;
 mod products;
 mod quantization;
 mod reductions;
@@ -77,6 +78,7 @@ impl Translator<'_> {
             "ReduceMin" => self.reduce(node, Before::Same, ReduceKind::Min, None),
             "ReduceL1" => self.reduce(node, Before::Magnitude, ReduceKind::Sum, None),
             "ReduceL2" => self.reduce(node, Before::Square, ReduceKind::Sum, Some(UnaryKind::Sqrt)),
+            "ReduceLogSum" => self.reduce(node, Before::Same, ReduceKind::Sum, Some(UnaryKind::Log)),
             "ReduceSumSquare" => self.reduce(node, Before::Square, ReduceKind::Sum, None),
             "Reshape" => self.reshape(node),
             "Transpose" => self.transpose(node),
@@ -91,6 +93,11 @@ impl Translator<'_> {
             "Concat" if self.fold_concat(node)? => Ok(()),
             "Gather" if self.fold_gather(node)? => Ok(()),
             "Slice" if self.fold_slice(node)? => Ok(()),
+            "Concat" => self.concat(node),
+            "Gather" => self.gather(node),
+            "Slice" => self.slice(node),
+            "Split" => self.split(node),
+            "Pad" => self.pad(node),
             _ => self.refuse(node, format!("the operator {} has no equivalent", node.operator())),
         }
     }

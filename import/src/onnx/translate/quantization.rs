@@ -122,8 +122,19 @@ impl Translator<'_> {
             return self.refuse(node, "only blocks of 16 with FLOAT8E4M3FN scales are NVFP4");
         }
         let item = self.item(node, 1)?;
-        let global = self.factor(node, 1, &item)?;
-        let [codes, scales] = self.quantize(node, &[x, global], block, None, ElementType::F4E2M1FN)?;
+        let number = self.known_number(&item)?.map(f64::to_bits);
+        // Linears with one input quantize it alike.
+        let known = number.and_then(|number| self.quantized.get(&(x, number)).copied());
+        let [codes, scales] = match known {
+            Some(results) => results,
+            None => {
+                let global = self.factor(node, 1, &item)?;
+                self.quantize(node, &[x, global], block, None, ElementType::F4E2M1FN)?
+            }
+        };
+        if let Some(number) = number {
+            self.quantized.insert((x, number), [codes, scales]);
+        }
         self.set(node, 0, Item::Value(codes));
         self.set(node, 1, Item::Value(scales));
         Ok(())

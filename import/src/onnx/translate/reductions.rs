@@ -104,13 +104,26 @@ impl Translator<'_> {
             along = 1;
         }
         let flat = self.ty(value).clone();
-        value = self.step(&hint, OpKind::Softmax { axis: along as u32 }, &[value], flat);
+        value = match is_log {
+            true => self.log_softmax(node, value, along)?,
+            false => self.step(&hint, OpKind::Softmax { axis: along as u32 }, &[value], flat),
+        };
         value = self.reshaped(&hint, value, ty.shape.clone());
-        if is_log {
-            return self.refuse(node, "the logarithm has no equivalent");
-        }
         self.set(node, 0, Item::Value(value));
         Ok(())
+    }
+
+    /// x - max - log(sum(exp(x - max))), which does not underflow as the logarithm of a softmax does.
+    fn log_softmax(&mut self, node: &Node, x: Value, axis: usize) -> Result<Value, Problem> {
+        let hint = Translator::hint(node);
+        let max = self.reduced(&format!("{hint}.max"), x, ReduceKind::Max, &[axis], true);
+        let shifted = self.pair(node, &format!("{hint}.shifted"), BinaryKind::Sub, x, max)?;
+        let ty = self.ty(shifted).clone();
+        let exp = self.step(&format!("{hint}.exp"), OpKind::Unary(UnaryKind::Exp), &[shifted], ty);
+        let sum = self.reduced(&format!("{hint}.sum"), exp, ReduceKind::Sum, &[axis], true);
+        let ty = self.ty(sum).clone();
+        let log = self.step(&format!("{hint}.log"), OpKind::Unary(UnaryKind::Log), &[sum], ty);
+        self.pair(node, &hint, BinaryKind::Sub, shifted, log)
     }
 
     pub(super) fn layer_norm(&mut self, node: &Node) -> Result<(), Problem> {

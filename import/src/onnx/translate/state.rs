@@ -80,6 +80,8 @@ pub(in super::super) struct Translator<'m> {
     readings: HashMap<Reading, Value>,
     /// The permutation and operand of each transposition.
     pub(super) transposes: HashMap<Value, (Vec<u32>, Value)>,
+    /// The codes and scales of each value that is quantized with a known scale, by the bits of the scale.
+    pub(super) quantized: HashMap<(Value, u64), [Value; 2]>,
     /// The blocked form of linear scales.
     pub(super) blocked: HashMap<Value, Value>,
     pub(in super::super) params: Vec<(Value, Source)>,
@@ -102,6 +104,7 @@ impl<'m> Translator<'m> {
             readings: HashMap::new(),
             transposes: HashMap::new(),
             blocked: HashMap::new(),
+            quantized: HashMap::new(),
             params: Vec::new(),
             notes: Vec::new(),
             symbols: HashMap::new(),
