@@ -103,7 +103,8 @@ fn outcome(folder: &Path) -> Outcome {
     let module = program.module();
     let data = folder.join("test_data_set_0");
     let mut tensors: HashMap<String, Tensor> = graph.data.iter().cloned().collect();
-    let mut used = module.inputs.iter().filter(|value| !tensors.contains_key(module.name_of(**value)));
+    let is_given: Vec<_> = module.inputs.iter().filter(|value| !tensors.contains_key(module.name_of(**value))).collect();
+    let mut used = is_given.into_iter();
     let mut given = Vec::new();
     for (at, info) in model.input.iter().enumerate() {
         given.push((info.name.clone().unwrap_or_default(), data.join(format!("input_{at}.pb"))));

@@ -1,6 +1,8 @@
 //! Ops that select and join elements.
 
-use fourfold_ir::{ConstantValue, Dim, ElementType, OpKind, PadAmount, SliceRange, TensorType, Value};
+use fourfold_ir::{
+    BinaryKind, ConstantValue, Dim, ElementType, OpKind, PadAmount, Predicate, SliceRange, TensorType, Value,
+};
 
 use super::super::model::Node;
 use super::super::problem::Problem;
@@ -70,8 +72,8 @@ impl Translator<'_> {
                 self.step(&hint, OpKind::Constant(value), &[], TensorType::new(shape, ElementType::I32))
             }
             None => {
-                self.note(format!("{} takes no negative indices.", node.label()));
-                self.value(node, 1)?
+                let indices = self.value(node, 1)?;
+                self.from_front(node, indices, &ty.shape[axis])?
             }
         };
         if self.ty(indices).element != ElementType::I32 {
@@ -81,6 +83,23 @@ impl Translator<'_> {
         let result = TensorType::new(shape, ty.element);
         self.define(node, 0, OpKind::Gather { axis: axis as u32 }, &[x, indices], result);
         Ok(())
+    }
+
+    /// Indices that count from the front, where negative ones count from the end of an axis.
+    fn from_front(&mut self, node: &Node, indices: Value, extent: &Dim) -> Result<Value, Problem> {
+        let ty = self.ty(indices).clone();
+        let extent = extent.as_fixed().filter(|extent| *extent <= OPEN_END as u64);
+        let (Some(extent), ElementType::I32) = (extent, ty.element) else {
+            self.note(format!("{} takes no negative indices.", node.label()));
+            return Ok(indices);
+        };
+        let hint = format!("{}.indices", Translator::hint(node));
+        let zero = self.constant(&hint, 0.0, ElementType::I32);
+        let extent = self.constant(&hint, extent as f64, ElementType::I32);
+        let is_negative = TensorType::new(ty.shape.clone(), ElementType::I1);
+        let is_negative = self.step(&hint, OpKind::Compare(Predicate::Lt), &[indices, zero], is_negative);
+        let shifted = self.step(&hint, OpKind::Binary(BinaryKind::Add), &[indices, extent], ty.clone());
+        Ok(self.step(&hint, OpKind::Select, &[is_negative, shifted, indices], ty))
     }
 
     pub(super) fn slice(&mut self, node: &Node) -> Result<(), Problem> {

@@ -128,10 +128,6 @@ impl Translator<'_> {
 
     pub(super) fn layer_norm(&mut self, node: &Node) -> Result<(), Problem> {
         let hint = Translator::hint(node);
-        if node.outputs.iter().skip(1).any(|output| !output.is_empty()) {
-            return self
-                .refuse(node, "its mean and deviation, which are optional results, have no equivalent");
-        }
         let (x, weight) = (self.float(node, 0)?, self.float(node, 1)?);
         let ty = self.ty(x).clone();
         let axis = self.axis(node, node.int("axis").unwrap_or(-1), ty.rank())?;

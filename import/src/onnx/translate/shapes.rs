@@ -370,6 +370,17 @@ impl Translator<'_> {
         Ok(true)
     }
 
+    /// Passes its input on, as dropout does unless it trains.
+    pub(super) fn dropout(&mut self, node: &Node) -> Result<(), Problem> {
+        if node.input(2).is_some() {
+            let trains = self.integers(node, 2)?.and_then(|trains| trains.known());
+            if trains.as_deref() != Some(&[0]) {
+                return self.refuse(node, "it may be in training mode");
+            }
+        }
+        self.same(node)
+    }
+
     /// Gives a tensor another name.
     pub(super) fn same(&mut self, node: &Node) -> Result<(), Problem> {
         let item = self.item(node, 0)?;

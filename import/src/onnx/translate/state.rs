@@ -219,7 +219,7 @@ impl<'m> Translator<'m> {
             None => refused(
                 shown(name),
                 LeftOutCode::UnsupportedOperator,
-                format!("`{}` is the result of a node that is left out", shown(name)),
+                format!("`{}` is a result that has no equivalent", shown(name)),
             ),
         }
     }
