@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use fourfold_executor::TensorSource;
 use fourfold_import::{ImportOptions, ProgramKind, import};
 use fourfold_ir::{ElementType, Entity, ScaleLayout, Tensor, TensorType, bind, interpret, verify};
 use rten_onnx::onnx::{DataType, ModelProto, TensorProto};
@@ -103,10 +104,21 @@ fn outcome(folder: &Path) -> Outcome {
     let module = program.module();
     let data = folder.join("test_data_set_0");
     let mut tensors: HashMap<String, Tensor> = graph.data.iter().cloned().collect();
+    let bytes = std::fs::read(&path).unwrap_or_default();
+    for reference in &graph.tensors {
+        let TensorSource::Bytes { start, end, .. } = &reference.source else { continue };
+        let ty = module.ty(program.facts().value_named(&reference.input).expect("the input exists"));
+        let dims = ty.shape.iter().map(|dim| dim.as_fixed().unwrap_or(0) as usize).collect();
+        let part = bytes[*start as usize..*end as usize].to_vec();
+        let tensor = Tensor::new(ty.element, dims, ty.layout, part).expect("the bytes fit");
+        tensors.insert(reference.input.clone(), tensor);
+    }
     let is_given: Vec<_> = module.inputs.iter().filter(|value| !tensors.contains_key(module.name_of(**value))).collect();
     let mut used = is_given.into_iter();
     let mut given = Vec::new();
-    for (at, info) in model.input.iter().enumerate() {
+    let stored: Vec<_> = model.initializer.iter().filter_map(|tensor| tensor.name.clone()).collect();
+    let is_stored = |name: &Option<String>| name.as_ref().is_some_and(|name| stored.contains(name));
+    for (at, info) in model.input.iter().enumerate().filter(|(_, info)| !is_stored(&info.name)) {
         given.push((info.name.clone().unwrap_or_default(), data.join(format!("input_{at}.pb"))));
     }
     // Inputs keep their order; those that nothing reads are dropped.
