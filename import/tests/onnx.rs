@@ -8,7 +8,9 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, DeviceChoice, Options};
-use fourfold_executor::{DataSources, OtherTensors, RunOptions, SafetensorsFile, TensorReference, read_text, run};
+use fourfold_executor::{
+    DataSources, OtherTensors, RunOptions, SafetensorsFile, TensorReference, read_text, run,
+};
 use fourfold_import::{Import, ImportOptions, ImportedProgram, ProgramKind, import, write};
 use fourfold_ir::{
     Capabilities, ElementType, Entity, OpKind, Program, Tensor, Value, bind, interpret, load, text,
@@ -87,9 +89,11 @@ fn written(file: &Path, options: &ImportOptions) -> Result<(Import, HashMap<Stri
 
 fn read_program(file: &Path) -> Result<Read> {
     let source = read_text(file)?;
-    let (program, _) = load(&source).map_err(|errors| format!("{}: {:?}", errors[0].message, errors[0].op))?;
+    let (program, _) =
+        load(&source).map_err(|errors| format!("{}: {:?}", errors[0].message, errors[0].op))?;
     let directives = text::directives(&source);
-    let values = |key: &'static str| directives.iter().filter(move |found| found.key == key).map(|found| &found.value);
+    let values =
+        |key: &'static str| directives.iter().filter(move |found| found.key == key).map(|found| &found.value);
     let references: Vec<TensorReference> =
         values("tensor").map(|value| value.parse()).collect::<std::result::Result<_, _>>()?;
     let folder = file.parent().expect("the file is in a folder").to_owned();
@@ -142,7 +146,8 @@ impl Read {
     fn weight(&self) -> Result<(Vec<f64>, usize)> {
         let module = self.program.module();
         let defining = |value: Value| module.defining_op(value).map(|op| &module.ops[op]);
-        let number = |value: Value| self.params.get(module.name_of(value)).map(|tensor| f64::from(tensor.to_f32()[0]));
+        let number =
+            |value: Value| self.params.get(module.name_of(value)).map(|tensor| f64::from(tensor.to_f32()[0]));
         for op in module.ops.values() {
             let (codes, scales, global) = match op.kind {
                 OpKind::ScaledMma(mma) => {
@@ -152,7 +157,8 @@ impl Read {
                 }
                 OpKind::BlockDequantize { .. } => {
                     let is_factor = |op: &&fourfold_ir::Operation| {
-                        op.kind == OpKind::Binary(fourfold_ir::BinaryKind::Mul) && number(op.operands[1]).is_some()
+                        op.kind == OpKind::Binary(fourfold_ir::BinaryKind::Mul)
+                            && number(op.operands[1]).is_some()
                     };
                     let factor = module.ops.values().find(is_factor).and_then(|op| number(op.operands[1]));
                     (op.operands[0], op.operands[1], factor)
@@ -255,7 +261,11 @@ fn standard_operators_in_every_spelling_have_the_expected_results() -> Result<()
             }
         }
         let has_data = graph_of(&imported).data.len();
-        assert_eq!(has_data, usize::from(file.ends_with("int32-data")), "{file} copies only what has no bytes");
+        assert_eq!(
+            has_data,
+            usize::from(file.ends_with("int32-data")),
+            "{file} copies only what has no bytes"
+        );
         assert_eq!(w4a4(&programs[file].program), usize::from(file == "nvfp4-both"));
         check_kernels(&imported);
     }
@@ -289,7 +299,8 @@ fn check(folder: &Path, outputs: usize, linears: &[Linear]) -> Result<(Import, H
         let Some(stated) = expected.codes(linear.name) else { continue };
         let is_input = |name: &str| name.starts_with(&format!("{}.input_quantizer.", linear.name));
         let codes = graph.codes(&values).find(|(name, _)| is_input(name));
-        let (_, codes) = codes.ok_or_else(|| format!("the graph does not quantize the input of {}", linear.name))?;
+        let (_, codes) =
+            codes.ok_or_else(|| format!("the graph does not quantize the input of {}", linear.name))?;
         assert_eq!(moved(&codes, &stated), 0, "the codes of {} in the graph", linear.name);
     }
     for (at, found) in found.iter().enumerate() {

@@ -38,7 +38,9 @@ fn numbers(tensor: &TensorProto) -> Option<Vec<f64>> {
     let of = |element| {
         let stored: Vec<u8> = match tensor.int32_data.is_empty() {
             true => raw.clone(),
-            false if element == ElementType::F4E2M1FN => tensor.int32_data.iter().map(|value| *value as u8).collect(),
+            false if element == ElementType::F4E2M1FN => {
+                tensor.int32_data.iter().map(|value| *value as u8).collect()
+            }
             false => return None,
         };
         let dims = if element == ElementType::F4E2M1FN { vec![2 * stored.len()] } else { vec![count] };
@@ -113,7 +115,8 @@ fn outcome(folder: &Path) -> Outcome {
         let tensor = Tensor::new(ty.element, dims, ty.layout, part).expect("the bytes fit");
         tensors.insert(reference.input.clone(), tensor);
     }
-    let is_given: Vec<_> = module.inputs.iter().filter(|value| !tensors.contains_key(module.name_of(**value))).collect();
+    let is_given: Vec<_> =
+        module.inputs.iter().filter(|value| !tensors.contains_key(module.name_of(**value))).collect();
     let mut used = is_given.into_iter();
     let mut given = Vec::new();
     let stored: Vec<_> = model.initializer.iter().filter_map(|tensor| tensor.name.clone()).collect();

@@ -219,7 +219,8 @@ fn single(
     types: &HashMap<String, ElementType>,
 ) -> Result<Finished, Problem> {
     let mut translator = Translator::new(model, &linear.name, wide);
-    let stated = model.outputs.iter().find(|output| output.name == linear.y).and_then(|output| element_of(output.ty));
+    let stated =
+        model.outputs.iter().find(|output| output.name == linear.y).and_then(|output| element_of(output.ty));
     let element = options.output_type.or(stated);
     let wanted = vec![Wanted { tensor: linear.y.clone(), name: "y".to_owned(), element }];
     translator.reserve(&wanted);

@@ -111,14 +111,12 @@ impl Stored {
         let ty = DataType(tensor.data_type);
         let wrong = |reason: String| Err(format!("tensor `{}`: {reason}", shown(name)));
         let mut dims = Vec::new();
-        for dim in integers(&tensor.dims, &files.model, MAX_RANK as u64 + 1)? {
+        let stated = integers(&tensor.dims, &files.model, MAX_RANK as u64);
+        for dim in stated.map_err(|reason| format!("tensor `{}`: its extents: {reason}", shown(name)))? {
             match u64::try_from(dim) {
                 Ok(dim) => dims.push(dim),
                 Err(_) => return wrong(format!("it has the extent {dim}")),
             }
-        }
-        if dims.len() > MAX_RANK {
-            return wrong(format!("it has more than {MAX_RANK} extents"));
         }
         let count = dims.iter().filter(|dim| **dim != 0).try_fold(1u64, |count, dim| count.checked_mul(*dim));
         let Some(count) = count.filter(|count| *count <= MAX_ELEMENTS) else {

@@ -27,7 +27,8 @@ impl Translator<'_> {
             let fits = found.rank() == ty.rank()
                 && (0..ty.rank()).all(|at| at == axis || found.shape[at] == ty.shape[at]);
             if !fits {
-                return self.refuse(node, "the shapes of its inputs differ in another axis, or depend on symbols");
+                return self
+                    .refuse(node, "the shapes of its inputs differ in another axis, or depend on symbols");
             }
             extent = extent.and_then(|extent| extent.plus(&found.shape[axis]));
             element = match element == found.element {
@@ -57,7 +58,9 @@ impl Translator<'_> {
                 for index in &mut indices {
                     match ty.shape[axis].as_fixed().and_then(|extent| i64::try_from(extent).ok()) {
                         Some(extent) if *index < 0 => *index += extent,
-                        None if *index < 0 => return self.refuse(node, "an index counts from a symbolic end"),
+                        None if *index < 0 => {
+                            return self.refuse(node, "an index counts from a symbolic end");
+                        }
                         _ => {}
                     }
                 }
@@ -124,8 +127,9 @@ impl Translator<'_> {
             let Some(step) = u64::try_from(steps[at]).ok().filter(|step| *step > 0) else {
                 return self.refuse(node, "it takes elements backwards");
             };
-            let bound =
-                |value: i64| (if value < 0 { value.saturating_add(extent) } else { value }).clamp(0, extent) as u64;
+            let bound = |value: i64| {
+                (if value < 0 { value.saturating_add(extent) } else { value }).clamp(0, extent) as u64
+            };
             let start = bound(starts[at]);
             ranges.push(SliceRange { axis: axis as u32, start, end: bound(ends[at]).max(start), step });
         }
@@ -133,7 +137,13 @@ impl Translator<'_> {
     }
 
     /// Takes ranges of a value as a result of a node.
-    fn take(&mut self, node: &Node, result: usize, x: Value, mut ranges: Vec<SliceRange>) -> Result<(), Problem> {
+    fn take(
+        &mut self,
+        node: &Node,
+        result: usize,
+        x: Value,
+        mut ranges: Vec<SliceRange>,
+    ) -> Result<(), Problem> {
         ranges.sort_unstable_by_key(|range| range.axis);
         if ranges.windows(2).any(|pair| pair[0].axis == pair[1].axis) {
             return self.refuse(node, "its axes repeat one");
