@@ -380,6 +380,27 @@ mod tests {
     }
 
     #[test]
+    fn given_tolerances_replace_those_of_the_file() {
+        let lines = "; tolerance: 1e-5\n; tolerance: fc2 1e-4\n";
+        let source = format!(
+            "fir 1\n{lines}func @f(%fc1: tensor<[2], f32>, %fc2: tensor<[2], f32>) {{\n  return\n}}\n"
+        );
+        let (program, _) = fourfold_ir::load(&source).expect("the program is valid");
+        let replaced = |given: &[(Option<&str>, f64)]| {
+            let mut header = read(&source, &program).expect("it is well-formed");
+            let given: Vec<_> = given.iter().map(|(name, t)| (name.map(str::to_owned), *t)).collect();
+            header.replace_tolerances(&given, &program)?;
+            Ok::<_, String>((header.tolerance_of("fc1"), header.tolerance_of("fc2")))
+        };
+        assert_eq!(replaced(&[]), Ok((Some(1e-5), Some(1e-4))));
+        assert_eq!(replaced(&[(None, 1e-3)]), Ok((Some(1e-3), Some(1e-3))));
+        assert_eq!(replaced(&[(Some("fc2"), 1e-2)]), Ok((Some(1e-5), Some(1e-2))));
+        assert_eq!(replaced(&[(Some("fc2"), 1e-2), (None, 0.0)]), Ok((Some(0.0), Some(1e-2))));
+        let error = replaced(&[(Some("fc_2"), 1e-2)]).expect_err("there is no such value");
+        assert!(error.contains("no value %fc_2; did you mean `fc2`?"), "{error}");
+    }
+
+    #[test]
     fn a_wrong_directive_is_named_with_its_place() {
         for line in [
             "tolerance: -1",

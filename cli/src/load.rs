@@ -83,9 +83,7 @@ impl Inputs {
     pub(crate) fn describe(&self) -> String {
         match self {
             Inputs::Data { described, .. } => described.clone(),
-            Inputs::Sampled { recipe, .. } => {
-                format!("seeded, rule {}, seed {}", recipe.rule.name(), recipe.seed)
-            }
+            Inputs::Sampled { recipe, .. } => describe_recipe(recipe),
         }
     }
 }
@@ -101,7 +99,9 @@ pub(crate) fn sources_of(loaded: &Loaded, given: &[PathBuf]) -> DataSources {
     }
 }
 
-/// Reads the program's tensors. `described` is the name of the inputs in reports [default: the files].
+/// Reads the program's tensors. `described` is the name of the inputs in reports [default: the files]. If the program
+/// refers to tensors in place, its first `; sample:` line draws the inputs without a tensor: a checkpoint has weights,
+/// but no activations.
 pub(crate) fn data_inputs(
     sources: &DataSources,
     symbols: &[(String, u64)],
@@ -109,9 +109,41 @@ pub(crate) fn data_inputs(
     described: Option<String>,
 ) -> Result<Inputs, Error> {
     let other: Vec<&str> = loaded.header.expected.iter().map(|expected| expected.tensor.as_str()).collect();
-    let data = sources.read(loaded.program.module(), symbols, OtherTensors::Named(&other))?;
-    let described = described.unwrap_or_else(|| describe_files(&data.files));
+    let opened = sources.open(loaded.program.module())?;
+    let missing = opened.missing();
+    let recipe = loaded.header.samples.first();
+    let recipe = recipe.filter(|_| !missing.is_empty() && !sources.references.is_empty());
+    let recipe = recipe.map(|recipe| with_symbols(recipe.clone(), symbols));
+    let (drawn, symbols) = match &recipe {
+        Some(recipe) => {
+            let is_missing = |name: &str| missing.contains(&name);
+            (sample::some_inputs(&loaded.program, recipe, &is_missing)?, recipe.symbols.as_slice())
+        }
+        None => (HashMap::new(), symbols),
+    };
+    let data = opened.read(symbols, OtherTensors::Named(&other), drawn)?;
+    let described = described.unwrap_or_else(|| match &recipe {
+        Some(recipe) => {
+            let names: Vec<String> = missing.iter().map(|name| format!("%{name}")).collect();
+            let seeded = describe_recipe(recipe);
+            format!("{}; {} {seeded}", describe_files(&data.files), names.join(", "))
+        }
+        None => describe_files(&data.files),
+    });
     Ok(Inputs::Data { described, data, symbols: symbols.to_vec() })
+}
+
+fn describe_recipe(recipe: &Recipe) -> String {
+    format!("seeded, rule {}, seed {}", recipe.rule.name(), recipe.seed)
+}
+
+/// Replaces extents of symbols.
+pub(crate) fn with_symbols(mut recipe: Recipe, symbols: &[(String, u64)]) -> Recipe {
+    for (name, extent) in symbols {
+        recipe.symbols.retain(|(known, _)| known != name);
+        recipe.symbols.push((name.clone(), *extent));
+    }
+    recipe
 }
 
 /// Lists the files of a program's tensors. A checkpoint may have many, so only the first ones are named.
@@ -120,7 +152,7 @@ pub(crate) fn describe_files(files: &[PathBuf]) -> String {
     let named: Vec<String> = files.iter().take(NAMED).map(|file| file.display().to_string()).collect();
     match files.len().saturating_sub(NAMED) {
         0 => named.join(", "),
-        more => format!("{} and {more} more files", named.join(", ")),
+        more => format!("{} and {more} more", named.join(", ")),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::bundle::{self, Bundle, BundleOptions};
 use crate::error::{BundleError, Error};
 use crate::expectations::Scope;
 pub use crate::load::{Loaded, load};
-use crate::load::{data_inputs, sampled_inputs, sources_of};
+use crate::load::{data_inputs, sampled_inputs, sources_of, with_symbols};
 use crate::report::Report;
 pub use crate::run::{ReplayOptions, plan};
 use crate::run::{Stages, describe_kernels, replay_compiled, run_stages};
@@ -81,14 +81,6 @@ pub fn replay_sample(loaded: &Loaded, target: Option<&str>, recipe: &Recipe) -> 
     let inputs = sampled_inputs(recipe.clone(), &loaded.program)?;
     let compiled = backend.compile(plan(&backend, loaded)?, &CompileOptions::default(), &|_| {});
     replay_compiled(loaded, &compiled, &inputs, Scope::Outputs)
-}
-
-fn with_symbols(mut recipe: Recipe, symbols: &[(String, u64)]) -> Recipe {
-    for (name, extent) in symbols {
-        recipe.symbols.retain(|(known, _)| known != name);
-        recipe.symbols.push((name.clone(), *extent));
-    }
-    recipe
 }
 
 /// A replay that was kept as a bundle.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::blocks;
 use crate::checkpoint::Checkpoint;
 use crate::error::ImportError;
 use crate::formats;
+use crate::groups::{self, Group};
 use crate::imported::{Import, ImportedProgram, LeftOut, LeftOutCode};
-use crate::linear::Linear;
 use crate::options::ImportOptions;
 use crate::program::{self, Activations};
 use crate::write::file_name;
@@ -25,8 +26,13 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
         input: options.input_type.unwrap_or(model),
         output: options.output_type.unwrap_or(model),
     };
-    let names = || reading.linears.iter().map(|linear| &linear.name);
-    check_selection(options, names().chain(reading.left_out.iter().map(|left| &left.name)))?;
+    let by_name = reading.linears.iter().map(|linear| (linear.name.as_str(), linear)).collect();
+    let groups = groups::find(&by_name, &checkpoint.config);
+    let blocks = blocks::find(&by_name, checkpoint);
+    let linears = reading.linears.iter().map(|linear| linear.name.as_str());
+    let linears = linears.chain(blocks.iter().map(|block| block.name.as_str()));
+    let others = reading.left_out.iter().map(|left| left.name.as_str());
+    check_selection(options, linears.chain(groups.iter().map(Group::name)).chain(others))?;
     let mut assembly = Assembly::default();
     for left in &reading.left_out {
         if options.selects(&left.name) {
@@ -34,7 +40,15 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
         }
     }
     for linear in reading.linears.iter().filter(|linear| options.selects(&linear.name)) {
-        assembly.add_linear(linear, types, options)?;
+        assembly.add(program::linear(linear, types, options)?);
+    }
+    for group in groups.iter().filter(|group| options.selects(group.name())) {
+        assembly.add(groups::program(group, types, options)?);
+    }
+    for block in blocks.iter().filter(|block| options.selects(&block.name)) {
+        assembly.add(blocks::program(block, types, options)?);
+        // The block has them.
+        assembly.import.left_out.retain(|left| !block.norm_modules.contains(&left.name));
     }
     Ok(assembly.import)
 }
@@ -42,12 +56,12 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
 /// Fails if the pattern selects no name.
 fn check_selection<'a>(
     options: &ImportOptions,
-    names: impl Iterator<Item = &'a String> + Clone,
+    names: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<(), ImportError> {
     let Some(pattern) = &options.select else { return Ok(()) };
     match names.clone().next() {
         Some(example) if !names.clone().any(|name| options.selects(name)) => {
-            let (pattern, example) = (pattern.clone(), example.clone());
+            let (pattern, example) = (pattern.clone(), example.to_owned());
             Err(ImportError::SelectsNothing { pattern, count: names.count(), example })
         }
         _ => Ok(()),
@@ -63,23 +77,6 @@ struct Assembly {
 }
 
 impl Assembly {
-    fn add_linear(
-        &mut self,
-        linear: &Linear,
-        types: Activations,
-        options: &ImportOptions,
-    ) -> Result<(), ImportError> {
-        match program::linear(linear, types, options) {
-            Ok(program) => self.add(program),
-            // The verifier bounds extents, and a checkpoint may exceed them.
-            Err(ImportError::InvalidProgram { name, reason }) => {
-                self.leave_out(name, LeftOutCode::WrongShape, reason);
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
     /// Adds a program, unless its file would be that of another one.
     fn add(&mut self, program: ImportedProgram) {
         let file = file_name(&program.name);

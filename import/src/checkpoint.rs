@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use fourfold_executor::{SafetensorsFile, TensorReference, files_in, read_text};
+use fourfold_executor::{SafetensorsFile, StoredTensor, TensorReference, files_in, read_text};
 use serde_json::Value;
 
 use crate::error::ImportError;
@@ -40,6 +40,8 @@ pub(crate) struct Tensor {
     pub(crate) dtype: String,
     /// The extents in elements of the dtype.
     pub(crate) shape: Vec<u64>,
+    /// The bits of a scale of a whole tensor; `None` for larger tensors.
+    pub(crate) bits: Option<u64>,
 }
 
 impl Tensor {
@@ -158,6 +160,7 @@ impl Checkpoint {
             }
             let (module, field) = stored.name.rsplit_once('.').unwrap_or(("", &stored.name));
             let tensor = Tensor {
+                bits: bits_of_scalar(&file, stored)?,
                 name,
                 file: shown.clone(),
                 dtype: stored.dtype.clone(),
@@ -168,6 +171,17 @@ impl Checkpoint {
         self.metadata.extend(file.metadata().iter().map(|(key, value)| (key.clone(), value.clone())));
         Ok(file)
     }
+}
+
+/// Reads a tensor of one element, if it is a scale of a whole tensor.
+fn bits_of_scalar(file: &SafetensorsFile, stored: &StoredTensor) -> Result<Option<u64>, ImportError> {
+    if !matches!(stored.shape[..], [] | [1]) || stored.end - stored.start > 8 {
+        return Ok(None);
+    }
+    let raw = file.read(stored)?;
+    let mut bits = [0; 8];
+    bits.iter_mut().zip(&raw.bytes).for_each(|(to, byte)| *to = *byte);
+    Ok(Some(u64::from_le_bytes(bits)))
 }
 
 /// Returns true for the name of a file in the same folder.

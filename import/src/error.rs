@@ -93,11 +93,11 @@ pub enum ImportError {
         path: PathBuf,
     },
     /// No program has a name that the pattern selects.
-    #[error("`{pattern}` selects none of the {count} linears, such as `{example}`")]
+    #[error("`{pattern}` selects none of the {count} names, such as `{example}`")]
     SelectsNothing {
         /// The pattern.
         pattern: String,
-        /// The number of linears.
+        /// The number of names of modules.
         count: usize,
         /// The name of one of them.
         example: String,

@@ -143,6 +143,16 @@ pub(crate) fn arithmetic(dtype: &str) -> Option<ElementType> {
     }
 }
 
+/// The arithmetic type with this name in configurations.
+pub(crate) fn named_type(name: &str) -> Option<ElementType> {
+    match name.trim_start_matches("torch.") {
+        "bfloat16" => Some(ElementType::BF16),
+        "float16" => Some(ElementType::F16),
+        "float32" => Some(ElementType::F32),
+        _ => None,
+    }
+}
+
 /// A whole tensor of an arithmetic type and this shape.
 pub(crate) fn stored(tensor: &Tensor, shape: &[u64]) -> Result<Stored, Refusal> {
     require_shape(tensor, shape)?;
@@ -166,7 +176,7 @@ pub(crate) fn scalar(tensor: &Tensor, convention: Convention) -> Result<Scalar, 
         return Err(wrong_shape(tensor, "one element"));
     }
     let stored = stored_as(tensor, tensor.reference(), tensor.shape.clone())?;
-    Ok(Scalar { stored, convention })
+    Ok(Scalar { stored, convention, bits: tensor.bits })
 }
 
 /// The part of a tensor at an index of its first axis.

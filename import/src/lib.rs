@@ -1,18 +1,21 @@
 //! Turns quantized checkpoints into programs that read their tensors in place.
 //!
-//! [`import()`] reads a folder in the Hugging Face layout, or one safetensors file. It reads headers and configuration
-//! files only, never the weights. Each linear becomes a program of its own with input `%x` and result `%y`; its `param`
-//! inputs are [references](fourfold_executor::TensorReference) to the tensors of the checkpoint. What does not become a program is
-//! [left out](LeftOut), with a stable code and a message.
+//! [`import()`] reads a folder in the Hugging Face layout, or one safetensors file. It reads headers, configuration
+//! files and scales of whole tensors, never the weights. Each linear becomes a program with input `%x` and result `%y`.
+//! Its `param` inputs are [references](fourfold_executor::TensorReference) to the tensors of the checkpoint. Linears
+//! that share an input, feed-forward blocks, and the blocks of known architectures become programs, too. What does not
+//! become a program is [left out](LeftOut), with a stable code and a message.
 //!
 //! [`write()`] writes the programs of an import to a folder.
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod blocks;
 mod checkpoint;
 mod error;
 mod fields;
 mod formats;
+mod groups;
 mod imported;
 mod linear;
 mod onnx;

@@ -60,11 +60,38 @@ pub(crate) enum Activation {
     Fp8(Scalar),
 }
 
+impl Activation {
+    /// Returns true if both treatments of one x give the same codes and scales.
+    pub(crate) fn equals(&self, other: &Activation) -> bool {
+        match (self, other) {
+            (Activation::Plain, Activation::Plain) | (Activation::Nvfp4OfCall, Activation::Nvfp4OfCall) => {
+                true
+            }
+            (Activation::Nvfp4(one), Activation::Nvfp4(other))
+            | (Activation::Fp8(one), Activation::Fp8(other)) => one.equals(other),
+            (Activation::Mx(one, how), Activation::Mx(other, also)) => one == other && how == also,
+            _ => false,
+        }
+    }
+}
+
 /// A stored scale of a whole tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Scalar {
     pub(crate) stored: Stored,
     pub(crate) convention: Convention,
+    /// The bits of the stored element.
+    pub(crate) bits: Option<u64>,
+}
+
+impl Scalar {
+    /// Returns true if both scales have one value, though they may be stored twice.
+    pub(crate) fn equals(&self, other: &Scalar) -> bool {
+        self.convention == other.convention
+            && self.stored.element == other.stored.element
+            && self.bits.is_some()
+            && self.bits == other.bits
+    }
 }
 
 /// The use of a stored scale.

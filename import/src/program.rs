@@ -36,16 +36,20 @@ pub(crate) fn linear(
     let m = draft.builder.symbol(&options.m);
     let x = draft.builder.input("x", TensorType::new(vec![m, Dim::fixed(linear.k)], types.input));
     let y = draft.linear(linear, x, "", types.output, "y");
-    draft.finish(&linear.name, ProgramKind::Linear, linear.notes.clone(), &[y])
+    draft.finish(&linear.name, ProgramKind::Linear, &[y])
 }
 
 /// A program in the making, with the tensors of its params.
 pub(crate) struct Draft {
     pub(crate) builder: Builder,
     tensors: Vec<TensorReference>,
+    notes: Vec<String>,
+    /// The operands that values were quantized to, which several linears may share.
+    quantized: Vec<(Value, Activation, Operand, Option<Value>)>,
 }
 
 /// A quantized or plain operand of a multiplication.
+#[derive(Clone, Copy)]
 enum Operand {
     /// Codes and their blocked scales.
     Scaled(Value, Value),
@@ -55,7 +59,12 @@ enum Operand {
 
 impl Draft {
     pub(crate) fn new(name: &str) -> Draft {
-        Draft { builder: Builder::new(word(name)), tensors: Vec::new() }
+        Draft {
+            builder: Builder::new(word(name)),
+            tensors: Vec::new(),
+            notes: Vec::new(),
+            quantized: Vec::new(),
+        }
     }
 
     /// Verifies the module.
@@ -63,7 +72,6 @@ impl Draft {
         self,
         name: &str,
         kind: ProgramKind,
-        notes: Vec<String>,
         outputs: &[Value],
     ) -> Result<ImportedProgram, ImportError> {
         let module: Module = self.builder.finish(outputs);
@@ -79,8 +87,14 @@ impl Draft {
             module,
             tensors: self.tensors,
             data: Vec::new(),
-            notes,
+            notes: self.notes,
         })
+    }
+
+    /// Adds notes, each once.
+    pub(crate) fn note(&mut self, notes: &[String]) {
+        let new: Vec<String> = notes.iter().filter(|note| !self.notes.contains(note)).cloned().collect();
+        self.notes.extend(new);
     }
 
     /// Adds the ops of a linear. `prefix` precedes the names of its values; the result is named `result`.
@@ -93,6 +107,7 @@ impl Draft {
         result: &str,
     ) -> Value {
         let named = |name: &str| format!("{prefix}{name}");
+        self.note(&linear.notes);
         let x = match &linear.input_factor {
             None => x,
             Some(factor) => {
@@ -102,7 +117,7 @@ impl Draft {
                 self.builder.binary(&named("x.scaled"), BinaryKind::Mul, x, factor)
             }
         };
-        let (a, a_factor) = self.activation(linear, x, &named);
+        let (a, a_factor) = self.shared_activation(linear, x, &named);
         let (b, b_factor) = self.weight(linear, &a, &named);
         let alpha = match (a_factor, b_factor) {
             (Some(left), Some(right)) => {
@@ -136,6 +151,49 @@ impl Draft {
             last = self.builder.binary(&name_of(!converts, "biased"), BinaryKind::Add, last, bias);
         }
         if converts { self.builder.convert(result, last, output) } else { last }
+    }
+
+    /// Adds the ops of down(f(gate(x)) · up(x)), or of down(f(up(x))) without a gate.
+    #[expect(clippy::too_many_arguments, reason = "the three linears and the function are the block")]
+    pub(crate) fn feed_forward(
+        &mut self,
+        x: Value,
+        gate: Option<&Linear>,
+        up: &Linear,
+        function: UnaryKind,
+        down: &Linear,
+        output: ElementType,
+        result: &str,
+    ) -> Value {
+        let gate = gate.map(|gate| self.linear(gate, x, "gate.", F32, "gate"));
+        let up = self.linear(up, x, "up.", F32, "up");
+        let hidden = match gate {
+            None => self.builder.unary("hidden", function, up),
+            Some(gate) => {
+                let gated = self.builder.unary("gated", function, gate);
+                self.builder.binary("hidden", BinaryKind::Mul, gated, up)
+            }
+        };
+        self.linear(down, hidden, "down.", output, result)
+    }
+
+    /// Quantizes x, unless another linear has quantized it in the same way.
+    fn shared_activation(
+        &mut self,
+        linear: &Linear,
+        x: Value,
+        named: &dyn Fn(&str) -> String,
+    ) -> (Operand, Option<Value>) {
+        let is_plain = matches!(linear.activation, Activation::Plain);
+        let known = self.quantized.iter().find(|(value, activation, ..)| {
+            !is_plain && *value == x && activation.equals(&linear.activation)
+        });
+        if let Some((_, _, operand, factor)) = known {
+            return (*operand, *factor);
+        }
+        let (operand, factor) = self.activation(linear, x, named);
+        self.quantized.push((x, linear.activation.clone(), operand, factor));
+        (operand, factor)
     }
 
     /// Adds the ops that quantize x. Returns the operand, and its factor of alpha.
@@ -259,7 +317,7 @@ impl Draft {
         self.builder.param(name, ty)
     }
 
-    fn stored(&mut self, name: &str, stored: &Stored) -> Value {
+    pub(crate) fn stored(&mut self, name: &str, stored: &Stored) -> Value {
         let shape = stored.shape.iter().map(|extent| Dim::fixed(*extent)).collect();
         self.param(name, TensorType::new(shape, stored.element), &stored.reference)
     }
@@ -284,7 +342,7 @@ impl Draft {
         self.converted(name, value, F32)
     }
 
-    fn converted(&mut self, name: &str, value: Value, element: ElementType) -> Value {
+    pub(crate) fn converted(&mut self, name: &str, value: Value, element: ElementType) -> Value {
         if self.builder.ty(value).element == element {
             return value;
         }

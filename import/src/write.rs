@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{create_folder, path_from, write_file, write_tensors};
+use fourfold_executor::{create_folder, path_from, write_generated_file, write_tensors};
 use fourfold_ir::{Tensor, text};
 
 use crate::error::ImportError;
 use crate::imported::{Import, ImportedProgram};
+
+/// The extent of each symbol in sample lines.
+const SAMPLE_EXTENT: u64 = 16;
 
 /// A program that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub fn write(import: &Import, folder: &Path) -> Result<Vec<WrittenProgram>, Impo
                 program.data.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
             write_tensors(&folder.join(data_name(&program.name)), &tensors)?;
         }
-        write_file(&file, text_of(program, &mut relative)?.as_bytes())?;
+        write_generated_file(&file, text_of(program, &mut relative)?.as_bytes())?;
         written.push(WrittenProgram { name: program.name.clone(), file });
     }
     Ok(written)
@@ -72,8 +75,15 @@ fn text_of(program: &ImportedProgram, relative: &mut RelativePaths<'_>) -> Resul
         let reference = file.into_iter().fold(reference.clone(), |reference, file| reference.in_file(file));
         lines.push(format!("; tensor: {reference}"));
     }
+    lines.push(sample_of(program));
     lines.push(function.to_owned());
     Ok(lines.join("\n"))
+}
+
+/// The line that draws inputs without a tensor, such as `%x`, so that a program replays by itself.
+fn sample_of(program: &ImportedProgram) -> String {
+    let symbols = program.module.symbols.iter().map(|(_, name)| format!(" {name}={SAMPLE_EXTENT}"));
+    format!("; sample: normal seed=0{}", symbols.collect::<String>())
 }
 
 /// A text without line ends and other control characters, which would end a comment.

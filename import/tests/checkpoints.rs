@@ -3,21 +3,20 @@
 //! `fixtures/models/` holds some cases. The variable FOURFOLD_TEST_MODELS names a folder with more of the same form:
 //! each subfolder is what one tool wrote, and `expected.safetensors` ([README](../../fixtures/models/README.md)).
 
-use std::collections::{BTreeMap, HashMap};
-use std::error::Error;
+mod support;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, DeviceChoice, Options};
-use fourfold_executor::{
-    DataSources, OtherTensors, RunOptions, SafetensorsFile, TensorReference, read_text, run,
-};
-use fourfold_import::{Import, ImportOptions, import, write};
+use fourfold_executor::{RunOptions, SafetensorsFile, run};
+use fourfold_import::{Import, ImportOptions, ProgramKind, import, write};
 use fourfold_ir::{
-    Bound, Capabilities, ElementType, Entity, OpKind, Program, Tensor, bind, interpret, load, text,
+    Bound, Capabilities, ElementType, Entity, OpKind, Operation, Program, Tensor, bind, interpret,
 };
 use fourfold_scheduler::partition;
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use support::{Expected, Inputs, Result, error_of_rows, exact, fixtures, largest, read_program};
 
 /// The counts of one folder.
 #[derive(Debug, Default)]
@@ -36,28 +35,14 @@ fn folders(root: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = entries
         .map(|entry| entry.expect("the folder can be listed").path())
         .filter(|path| path.join("expected.safetensors").exists())
+        // The tests of `onnx.rs` check ONNX files.
+        .filter(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("onnx-")))
         .collect();
     folders.sort();
     folders
 }
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/models")
-}
-
-/// The expected tensors of a folder, widened to f64.
-struct Expected(SafetensorsFile);
-
 impl Expected {
-    fn find(&self, name: &str) -> Option<Vec<f64>> {
-        let raw = self.0.read(self.0.find(name)?).expect("the tensor can be read");
-        raw.as_f64().or_else(|| Some(raw.as_stored()?.to_f32().into_iter().map(f64::from).collect()))
-    }
-
-    fn need(&self, name: &str) -> Result<Vec<f64>> {
-        self.find(name).ok_or_else(|| format!("expected.safetensors has no `{name}`").into())
-    }
-
     /// The codes of quantized activations, one per element.
     fn codes(&self, name: &str) -> Option<Vec<u8>> {
         let raw = self.0.read(self.0.find(&format!("{name}.a_codes"))?).expect("the tensor can be read");
@@ -105,23 +90,6 @@ fn is_at_tie(number: f64, mantissa: i32) -> bool {
     distance <= 4.0 * number * f64::from(f32::EPSILON)
 }
 
-type Inputs = HashMap<String, Tensor>;
-
-/// Reads a written program with the tensors that it refers to.
-fn read_program(file: &Path, rows: usize) -> Result<(Program, Inputs)> {
-    let source = read_text(file)?;
-    let (program, _) = load(&source).map_err(|errors| errors[0].message.clone())?;
-    let references: Vec<TensorReference> = text::directives(&source)
-        .into_iter()
-        .filter(|directive| directive.key == "tensor")
-        .map(|directive| directive.value.parse())
-        .collect::<std::result::Result<_, _>>()?;
-    let folder = file.parent().expect("the file is in a folder").to_owned();
-    let sources = DataSources { references, folder, ..DataSources::default() };
-    let data = sources.read(program.module(), &[("M".to_owned(), rows as u64)], OtherTensors::Named(&[]))?;
-    Ok((program, data.inputs))
-}
-
 /// The dequantized weight, from the tensors of a program.
 fn weight(inputs: &Inputs) -> (usize, Vec<f64>) {
     let (codes, k) = (&inputs["w"], inputs["w"].dims()[1]);
@@ -133,21 +101,6 @@ fn weight(inputs: &Inputs) -> (usize, Vec<f64>) {
     let scale = |at: usize| scales.as_ref().map_or(1.0, |scales| f64::from(scales[at / block]));
     let values = codes.to_f32().into_iter().enumerate();
     (k, values.map(|(at, code)| f64::from(code) * scale(at) * global).collect())
-}
-
-fn largest(values: &[f64]) -> f64 {
-    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
-}
-
-/// Compares rows of `found`, where `counts` allows it; returns the largest error relative to the largest magnitude.
-fn error_of_rows(found: &[f64], expected: &[f64], columns: usize, is_compared: &[bool]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    let rows = found.chunks(columns).zip(expected.chunks(columns)).zip(is_compared);
-    let error = rows
-        .filter(|(_, is_compared)| **is_compared)
-        .flat_map(|((found, expected), _)| found.iter().zip(expected).map(|(a, b)| (a - b).abs()))
-        .fold(0.0, f64::max);
-    error / largest(expected).max(f64::MIN_POSITIVE)
 }
 
 /// The value of `%y` on the fallback.
@@ -213,16 +166,18 @@ fn check_linear(name: &str, file: &Path, expected: &Expected, counts: &mut Count
         }
     }
     counts.linears += 1;
-    counts.w4a4 += usize::from(is_w4a4(&program));
+    counts.w4a4 += w4a4(&program);
     Ok(())
 }
 
-fn is_w4a4(program: &Program) -> bool {
+/// The number of products of two FP4 operands.
+fn w4a4(program: &Program) -> usize {
     let module = program.module();
-    module.ops.iter().any(|(_, operation)| {
+    let is_one = |operation: &Operation| {
         let is_fp4 = |at: usize| module.ty(operation.operands[at]).element == ElementType::F4E2M1FN;
         matches!(operation.kind, OpKind::ScaledMma(_)) && is_fp4(0) && is_fp4(2)
-    })
+    };
+    module.ops.iter().filter(|(_, operation)| is_one(operation)).count()
 }
 
 /// Imports a folder and checks every linear. Returns the counts, or every failure.
@@ -232,7 +187,8 @@ fn check_folder(folder: &Path, options: &ImportOptions) -> Result<(Import, Count
     let written = write(&imported, output.path())?;
     let expected = Expected(SafetensorsFile::open(&folder.join("expected.safetensors"))?);
     let (mut counts, mut failures) = (Counts::default(), Vec::new());
-    for program in &written {
+    let linears = imported.programs.iter().zip(&written).filter(|(it, _)| it.kind == ProgramKind::Linear);
+    for (_, program) in linears {
         if let Err(error) = check_linear(&program.name, &program.file, &expected, &mut counts) {
             failures.push(format!("{}: {error}", program.name));
         }
@@ -246,15 +202,6 @@ fn check_folder(folder: &Path, options: &ImportOptions) -> Result<(Import, Count
         }
     }
     if failures.is_empty() { Ok((imported, counts)) } else { Err(failures.join("\n  ").into()) }
-}
-
-/// Options that round neither x nor y.
-fn exact() -> ImportOptions {
-    ImportOptions {
-        input_type: Some(ElementType::F32),
-        output_type: Some(ElementType::F32),
-        ..ImportOptions::default()
-    }
 }
 
 #[test]
@@ -296,7 +243,7 @@ fn fp4_products_become_kernels_and_others_have_reasons() {
             for backend in &backends {
                 let plan = backend.plan_module(program.module.clone()).expect("the program is valid");
                 let kernels = plan.partition().kernels().count();
-                assert_eq!(kernels, usize::from(is_w4a4(plan.original())), "{}", program.name);
+                assert_eq!(kernels, w4a4(plan.original()), "{}", program.name);
                 *planned.entry(backend.capabilities().target.clone()).or_default() += kernels;
             }
         }

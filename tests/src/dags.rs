@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::{
-    Epilogue, KernelSpec, OutputKind, ScaledMmaSpec, StepKind, binary_functions, unary_functions,
+    BINARY_FUNCTIONS, Epilogue, KernelSpec, OutputKind, ScaledMmaSpec, StepKind, UNARY_FUNCTIONS,
 };
 use fourfold::ir::{ElementType, OperandShape, ReduceKind};
 use fourfold::kernels::planned_kernels;
@@ -88,11 +88,11 @@ pub fn features() -> Vec<Feature> {
         steps("compare and select", |kind| *kind == StepKind::Select),
         feature("a value used twice is computed once", Box::new(uses_a_step_twice)),
     ];
-    features.extend(binary_functions().into_iter().map(|kind| {
+    features.extend(BINARY_FUNCTIONS.into_iter().map(|kind| {
         let has = move |it: &Epilogue| it.steps.iter().any(|step| step.kind == StepKind::Binary(kind));
         feature(kind.name(), Box::new(has))
     }));
-    features.extend(unary_functions().into_iter().map(|kind| {
+    features.extend(UNARY_FUNCTIONS.into_iter().map(|kind| {
         let has = move |it: &Epilogue| it.steps.iter().any(|step| step.kind == StepKind::Unary(kind));
         feature(kind.name(), Box::new(has))
     }));

@@ -1,7 +1,7 @@
 //! Generates random valid programs: odd shapes, symbolic extents, values used inside and outside of kernels,
 //! several roots, chains of roots through quantization, and near misses.
 
-use fourfold::codegen::{binary_functions, unary_functions};
+use fourfold::codegen::{BINARY_FUNCTIONS, UNARY_FUNCTIONS};
 use fourfold::ir::sample::{Recipe, Rule};
 use fourfold::ir::{
     BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, PadAmount, Predicate, ReduceKind,
@@ -34,8 +34,6 @@ pub fn case(seed: u64, steps: usize) -> Case {
         quantized: Vec::new(),
         sampled: Vec::new(),
         used: Vec::new(),
-        unary_functions: unary_functions(),
-        binary_functions: binary_functions(),
         // The other seeds give the programs that they gave before there were ops of the fallback only.
         extended: seed.is_multiple_of(2),
     };
@@ -68,9 +66,6 @@ struct Generator {
     /// The A operands of products.
     sampled: Vec<Quantized>,
     used: Vec<Value>,
-    /// The functions that kernels compute.
-    unary_functions: Vec<UnaryKind>,
-    binary_functions: Vec<BinaryKind>,
     /// True if the program has ops and functions that only the fallback computes.
     extended: bool,
 }
@@ -103,7 +98,7 @@ impl Generator {
 
     fn unary(&mut self, value: Value) -> Value {
         let any = self.extended && self.random.percent(10);
-        let kind = self.random.pick(if any { UnaryKind::ALL } else { &self.unary_functions });
+        let kind = self.random.pick(if any { UnaryKind::ALL } else { &UNARY_FUNCTIONS });
         let ty = self.builder.ty(value).clone();
         self.op(OpKind::Unary(kind), &[value], ty)
     }
@@ -111,7 +106,7 @@ impl Generator {
     /// Returns mostly a kind that kernels compute.
     fn binary_kind(&mut self) -> BinaryKind {
         let any = self.extended && self.random.percent(5);
-        self.random.pick(if any { BinaryKind::ALL } else { &self.binary_functions })
+        self.random.pick(if any { BinaryKind::ALL } else { &BINARY_FUNCTIONS })
     }
 
     fn convert(&mut self, value: Value, element: ElementType) -> Value {
@@ -353,7 +348,7 @@ impl Generator {
             let one = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(1)] };
             operands.push(self.input(TensorType::new(one, ElementType::F32)));
         }
-        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil]);
+        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even]);
         let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding) };
         let (lead, last) = shape.split_at(shape.len() - 1);
         let k = last[0].as_fixed().expect("only rows are symbolic");

@@ -130,8 +130,8 @@ pub(crate) fn replay_opened(
     stages: &mut Stages,
 ) -> Result<Report, Error> {
     let mut loaded = load_text(file, read_text(&opened.path(PROGRAM)?)?)?;
-    let tolerances = [&opened.about.options.tolerances[..], &options.tolerances].concat();
-    loaded.replace_tolerances(&tolerances)?;
+    loaded.replace_tolerances(&opened.about.options.tolerances)?;
+    loaded.replace_tolerances(&options.tolerances)?;
     let recorded = opened.recorded()?;
     stages.loaded = Some(loaded);
     let sources = opened.sources(options)?;

@@ -232,7 +232,7 @@ mod tests {
             global,
         });
         let mx = MX_ELEMENTS.into_iter().flat_map(|element| {
-            [ScaleRounding::Floor, ScaleRounding::Ceil].map(|rounding| BlockRule {
+            [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even].map(|rounding| BlockRule {
                 element,
                 block: 32,
                 rounding: Some(rounding),

@@ -1,10 +1,10 @@
 //! The template variables of a block quantization kernel.
 
-use fourfold_ir::{ElementType, ScaleLayout};
+use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use serde::Serialize;
 
 use super::{BlockQuantizeSpec, Configuration, Padding};
-use crate::epilogue::{outputs::blocks, quantization_functions, scale_functions};
+use crate::epilogue::{even_functions, outputs::blocks, quantization_functions, scale_functions};
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template};
 use crate::targets::Target;
 
@@ -56,7 +56,7 @@ struct Context {
     turns: u32,
     rows: u32,
     has_conversion: bool,
-    quantization_functions: &'static str,
+    quantization_functions: String,
     scale_functions: &'static str,
     /// Empty: no CUTLASS header is needed.
     head: &'static str,
@@ -83,6 +83,14 @@ struct Clear {
     byte: &'static str,
     condition: String,
     why: &'static str,
+}
+
+/// The device functions of a format.
+fn functions(scale_rounding: Option<ScaleRounding>) -> String {
+    match scale_rounding {
+        Some(ScaleRounding::Even) => format!("{}\n{}", quantization_functions(), even_functions()),
+        _ => quantization_functions().to_owned(),
+    }
 }
 
 fn context(spec: &BlockQuantizeSpec) -> Context {
@@ -118,7 +126,7 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         turns,
         rows,
         has_conversion: has_conversion(spec.target),
-        quantization_functions: quantization_functions(),
+        quantization_functions: functions(format.scale_rounding()),
         scale_functions: scale_functions(),
         head: "",
         load_parameter: "",

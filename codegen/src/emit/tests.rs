@@ -14,7 +14,7 @@ use crate::epilogue::{Epilogue, Operand, Output, OutputKind, Step, StepKind};
 use crate::extents::Extents;
 use crate::hopper as tiles;
 use crate::source::{ABI, MAX_OPERANDS, SOURCE};
-use crate::{capabilities, emulate, select, specify, unary_functions};
+use crate::{BINARY_FUNCTIONS, UNARY_FUNCTIONS, capabilities, device_functions, emulate, select, specify};
 
 /// The variables that a kernel's template uses, including those of its base templates.
 fn template_variables(design: &Design) -> BTreeSet<String> {
@@ -139,7 +139,7 @@ fn the_template_has_exactly_the_variables_of_its_context() {
 
 #[test]
 fn every_activation_is_defined_once_with_what_it_calls() {
-    for kind in unary_functions() {
+    for kind in UNARY_FUNCTIONS {
         let again = step(StepKind::Unary(kind), &[EpilogueRef::Step(0)], ElementType::F32);
         let source = emit(&spec("sm_120a", vec![activation(kind), again], None)).text;
         let definition = format!("float fn_{}(float x) {{", kind.name());
@@ -152,6 +152,18 @@ fn every_activation_is_defined_once_with_what_it_calls() {
             let mentioned = source.matches(&format!("{helper}(")).count();
             assert_eq!(defined, usize::from(0 < mentioned), "{helper} of {kind}");
         }
+    }
+}
+
+#[test]
+fn exactly_the_functions_of_the_capabilities_have_device_code() {
+    for kind in UnaryKind::ALL {
+        assert_eq!(UNARY_FUNCTIONS.contains(kind), !device_functions(&[*kind]).is_empty(), "{kind}");
+    }
+    for kind in BinaryKind::ALL {
+        let sum = step(StepKind::Binary(*kind), &[Accumulator, Accumulator], ElementType::F32);
+        let source = emit(&spec("sm_120a", vec![sum], None)).text;
+        assert_eq!(BINARY_FUNCTIONS.contains(kind), !source.contains("unsupported("), "{kind}");
     }
 }
 

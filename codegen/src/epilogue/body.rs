@@ -139,12 +139,7 @@ fn has_more_digits(step: &Step) -> bool {
     }
 }
 
-/// The kinds with device code, which epilogues compute.
-pub fn binary_functions() -> Vec<BinaryKind> {
-    BinaryKind::ALL.iter().copied().filter(|kind| function(*kind).is_some()).collect()
-}
-
-/// The device function of a kind; `None` if epilogues do not compute it. The intrinsics round once, and the compiler
+/// The device function of a kind; `None` for one that is not in [`crate::BINARY_FUNCTIONS`]. The intrinsics round once, and the compiler
 /// does not fuse them.
 fn function(kind: BinaryKind) -> Option<&'static str> {
     Some(match kind {

@@ -40,7 +40,7 @@ __device__ __forceinline__ float logistic_product(float x, float high, float low
 }
 ";
 
-/// The device functions of these kinds, of those in [`unary_functions`], as one text for compilation by themselves.
+/// The device functions of these kinds, as far as they have device code, as one text for compilation by themselves.
 pub fn device_functions(kinds: &[UnaryKind]) -> String {
     sources(kinds).join("\n")
 }
@@ -63,12 +63,8 @@ pub(crate) fn sources(kinds: &[UnaryKind]) -> Vec<String> {
     sources
 }
 
-/// The kinds with device code, which epilogues compute.
-pub fn unary_functions() -> Vec<UnaryKind> {
-    UnaryKind::ALL.iter().copied().filter(|kind| body(*kind).is_some()).collect()
-}
-
-/// The body of a device function; `None` if epilogues do not compute this kind.
+/// The body of a device function; `None` for a kind that no epilogue computes, since it is not in
+/// [`crate::UNARY_FUNCTIONS`].
 fn body(kind: UnaryKind) -> Option<&'static str> {
     Some(match kind {
         UnaryKind::Neg => "  return -x;",
@@ -128,7 +124,6 @@ fn body(kind: UnaryKind) -> Option<&'static str> {
   // -0, and NaN of -inf.
   return x < -120.0f ? x * 0.0f : logistic_product(x, fminf(fabsf(x), 200.0f), 0.0f);"
         }
-        // Without measured device code.
         UnaryKind::Log
         | UnaryKind::Sin
         | UnaryKind::Cos

@@ -11,9 +11,8 @@ mod planned;
 use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, ReduceKind, ScaleRounding, UnaryKind};
 use fourfold_scheduler::EpilogueRef;
 
-pub use self::body::binary_functions;
-pub use self::functions::{device_functions, unary_functions};
-pub use self::outputs::{output_functions, quantization_functions, scale_functions};
+pub use self::functions::device_functions;
+pub use self::outputs::{even_functions, output_functions, quantization_functions, scale_functions};
 pub(crate) use self::planned::of_plan;
 
 /// The epilogue of a kernel: alpha · acc, then fma(beta, C, ·), the rounding of the `scaled_mma`, and the

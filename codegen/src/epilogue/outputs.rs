@@ -8,6 +8,7 @@ use crate::cuda::element_type;
 use crate::source::Role;
 
 const FORMATS: &str = include_str!("outputs/formats.cuh");
+const EVEN: &str = include_str!("outputs/even.cuh");
 const SUBTILE: &str = include_str!("outputs/subtile.cuh");
 const PLACE: &str = include_str!("outputs/place.cuh");
 const NODE: &str = include_str!("outputs/node.cuh");
@@ -21,6 +22,11 @@ pub fn quantization_functions() -> &'static str {
     FORMATS
 }
 
+/// The device functions that round MX scales as [`ScaleRounding::Even`]. They follow [`quantization_functions`].
+pub fn even_functions() -> &'static str {
+    EVEN
+}
+
 /// The device functions that locate blocked scales. They follow [`quantization_functions`].
 pub fn scale_functions() -> &'static str {
     SCALES
@@ -28,7 +34,7 @@ pub fn scale_functions() -> &'static str {
 
 /// The device code of all kinds of outputs, for compilation by itself.
 pub fn output_functions() -> String {
-    [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, SCALES, QUANTIZED].join("\n")
+    [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, EVEN, SCALES, QUANTIZED].join("\n")
 }
 
 /// An output tensor of the C interface.
@@ -197,7 +203,7 @@ pub(crate) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
     let mut texts = vec![SUBTILE, PLACE, NODE];
     texts.extend(sinks(epilogue, epilogue.d()));
     if has_blocks(epilogue) {
-        texts.extend([FORMATS, SCALES, QUANTIZED]);
+        texts.extend(block_texts(epilogue));
     }
     texts
 }
@@ -207,11 +213,21 @@ pub(crate) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
     let mut texts = vec![PLACE];
     texts.extend(sinks(epilogue, None));
     if has_blocks(epilogue) {
-        texts.extend([FORMATS, SCALES, QUANTIZED]);
+        texts.extend(block_texts(epilogue));
     } else {
         texts.push(SCALES);
     }
     texts
+}
+
+/// The device code that quantizes blocks.
+fn block_texts(epilogue: &Epilogue) -> Vec<&'static str> {
+    let is_even = |output: &Output| match output.kind {
+        OutputKind::Quantized { scale_rounding, .. } => scale_rounding == Some(ScaleRounding::Even),
+        OutputKind::Value | OutputKind::Reduced { .. } => false,
+    };
+    let even = epilogue.outputs.iter().any(is_even).then_some(EVEN);
+    [Some(FORMATS), even, Some(SCALES), Some(QUANTIZED)].into_iter().flatten().collect()
 }
 
 /// Returns whether an output is quantized in blocks.

@@ -9,15 +9,16 @@ use fourfold_ir::{BindError, Dim, Module, ScaleLayout, SymbolValues, Tensor, Val
 use super::error::{DataError, TensorDataError};
 use super::place::Place;
 
-/// Reads the tensors of inputs. Those whose extents follow from the other inputs come second: blocked scales, whose
+/// Reads the tensors of inputs, in addition to those in `drawn`. Those whose extents follow from the other inputs come second: blocked scales, whose
 /// stored shape is padded, and ranges of bytes, which have no shape. `files` are the data files, for errors.
 pub(super) fn bind_inputs(
     files: &[PathBuf],
     module: &Module,
     given: &[(String, u64)],
     places: Vec<(Value, Place<'_>)>,
+    drawn: HashMap<String, Tensor>,
 ) -> Result<HashMap<String, Tensor>, DataError> {
-    let mut inputs = HashMap::new();
+    let mut inputs = drawn;
     let mut later = Vec::new();
     for (input, place) in places {
         let mut fitting = place.fit(module, input)?;

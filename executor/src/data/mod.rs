@@ -31,7 +31,7 @@ pub use self::raw::RawTensor;
 pub use self::reference::{ReferenceError, TensorEncoding, TensorReference, TensorSource};
 pub use self::safetensors_file::SafetensorsFile;
 pub use self::slice::AxisSlice;
-pub use self::sources::{DataSources, OtherTensors};
+pub use self::sources::{DataSources, OpenSources, OtherTensors};
 use crate::files::{FileError, write_file};
 
 /// The name prefix of expected results.

@@ -180,7 +180,7 @@ fn joins(dims: &[usize], joined: &[usize]) -> bool {
 }
 
 /// The extents of a tensor, if its shape in elements fits a type. Extents of 1 may be missing or added where the type
-/// has fixed extents, and neighbouring extents may be separate that the type joins.
+/// has fixed extents. The blocks of FP4 may be an axis of their own.
 fn dims_of_type(module: &Module, ty: &TensorType, dims: Vec<usize>) -> Result<Vec<usize>, TensorDataError> {
     let can_be = |(dim, extent): (&Dim, &usize)| {
         let extent = *extent as u64;
@@ -202,7 +202,8 @@ fn dims_of_type(module: &Module, ty: &TensorType, dims: Vec<usize>) -> Result<Ve
         return Err(TensorDataError::ShapePattern { expected: expected.join(", "), found: dims });
     };
     let without_ones = |dims: &[usize]| dims.iter().copied().filter(|dim| *dim != 1).collect::<Vec<_>>();
-    if without_ones(&expected) == without_ones(&dims) || joins(&dims, &expected) {
+    let is_joined = ty.element == ElementType::F4E2M1FN && joins(&dims, &expected);
+    if is_joined || without_ones(&expected) == without_ones(&dims) {
         return Ok(expected);
     }
     Err(TensorDataError::Shape { expected, found: dims })

@@ -189,6 +189,47 @@ fn extents_of_one_are_free_and_others_are_not() {
 }
 
 #[test]
+fn a_transposed_matrix_of_bytes_is_read_by_rows() {
+    let folder = Folder::new();
+    let bytes: Vec<u8> = (0..12).collect();
+    folder.write(
+        "f.safetensors",
+        &[
+            ("w", "U8", &[2, 2, 3], bytes.clone()),
+            ("s", "F8_E4M3", &[4, 3], bytes.clone()),
+            ("f", "F32", &[3, 1], f32s(&[1.0; 3])),
+        ],
+    );
+    let codes = folder.refer("[3, 4], f4E2M1FN", r#""w"[1] as transposed"#).unwrap();
+    assert_eq!(codes.bytes(), [6, 9, 7, 10, 8, 11]);
+    let all = folder.refer("[2, 3, 4], f4E2M1FN", r#""w" as transposed"#).unwrap();
+    assert_eq!(all.bytes(), [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
+    let scales = folder.refer("[3, 4], f8E4M3FN, linear", r#""s" as transposed"#).unwrap();
+    assert_eq!(scales.bytes(), [0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11]);
+    for (ty, tensor, parts) in [
+        ("[2, 6], f4E2M1FN", r#""w"[1] as transposed"#, &["[3, 4] in elements"][..]),
+        ("[4], f4E2M1FN", r#""w"[1, 1] as transposed"#, &["`as transposed` is for matrices of bytes"]),
+        ("[1, 3], f32", r#""f" as transposed"#, &["`as transposed`", "stored as F32"]),
+        ("[3, 4], f8E4M3FN, blocked", r#""s" as transposed"#, &["not blocked scales"]),
+    ] {
+        check_error(folder.refer(ty, tensor), parts);
+    }
+}
+
+#[test]
+fn the_blocks_of_fp4_may_be_an_axis() {
+    let folder = Folder::new();
+    let bytes: Vec<u8> = (0..96).collect();
+    folder.write("f.safetensors", &[("w", "U8", &[2, 3, 1, 16], bytes.clone())]);
+    for ty in ["[2, 96], f4E2M1FN", "[2, 3, 32], f4E2M1FN", "[192], f4E2M1FN", "[6, 32], f4E2M1FN"] {
+        assert_eq!(folder.refer(ty, r#""w""#).unwrap().bytes(), bytes, "{ty}");
+    }
+    for ty in ["[3, 64], f4E2M1FN", "[96, 2], f4E2M1FN", "[2, 98], f4E2M1FN"] {
+        check_error(folder.refer(ty, r#""w""#), &["[2, 3, 1, 32] in elements"]);
+    }
+}
+
+#[test]
 fn blocked_scales_may_have_any_shape_of_their_size() {
     let folder = Folder::new();
     folder.write(

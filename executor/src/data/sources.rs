@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use fourfold_ir::Module;
 use fourfold_ir::text::nearest;
+use fourfold_ir::{Module, Tensor};
 
 use super::bind::bind_inputs;
 use super::error::DataError;
@@ -60,18 +60,11 @@ impl DataSources {
         self.files.is_empty() && self.references.is_empty() && self.given.is_empty()
     }
 
-    /// Reads the tensors of a program. `symbols` are given extents, as in [`fourfold_ir::bind::bind_given`]. An input
-    /// without a tensor is no error here.
+    /// Opens the files that the program needs, and reads their headers.
     ///
     /// # Errors
-    /// When a file cannot be read or is invalid, a reference names a tensor or bytes that do not exist, or a tensor
-    /// does not fit its input's type. Also when extents that follow from other inputs are undetermined.
-    pub fn read(
-        &self,
-        module: &Module,
-        symbols: &[(String, u64)],
-        other: OtherTensors<'_>,
-    ) -> Result<DataFile, DataError> {
+    /// When a file cannot be read or is invalid, or a reference is for no input of the program.
+    pub fn open<'a>(&'a self, module: &'a Module) -> Result<OpenSources<'a>, DataError> {
         let inputs: HashSet<&str> = module.inputs.iter().map(|input| module.name_of(*input)).collect();
         if let Some(unknown) = self.references.iter().find(|it| !inputs.contains(it.input.as_str())) {
             return Err(DataError::NoInput { input: unknown.input.clone() });
@@ -84,20 +77,74 @@ impl DataSources {
             self.references.iter().map(|reference| (reference.input.as_str(), reference)).collect();
         let needed = references.values().copied().filter(|it| !is_given(&it.input));
         let referred = Referred::open(&self.folder, needed)?;
-        let layers = Layers { files: &files, given: &given };
+        Ok(OpenSources { folder: &self.folder, module, inputs, references, files, given, referred })
+    }
+
+    /// Opens and reads the sources, without drawn tensors.
+    ///
+    /// # Errors
+    /// As [`DataSources::open`] and [`OpenSources::read`].
+    pub fn read(
+        &self,
+        module: &Module,
+        symbols: &[(String, u64)],
+        other: OtherTensors<'_>,
+    ) -> Result<DataFile, DataError> {
+        self.open(module)?.read(symbols, other, HashMap::new())
+    }
+}
+
+/// The open files of a program's tensors.
+#[derive(Debug)]
+pub struct OpenSources<'a> {
+    folder: &'a Path,
+    module: &'a Module,
+    inputs: HashSet<&'a str>,
+    references: HashMap<&'a str, &'a TensorReference>,
+    files: Vec<SafetensorsFile>,
+    given: Vec<SafetensorsFile>,
+    referred: Referred,
+}
+
+impl OpenSources<'_> {
+    /// The inputs without a tensor, in order.
+    pub fn missing(&self) -> Vec<&str> {
+        let layers = self.layers();
+        let names = self.module.inputs.iter().map(|input| self.module.name_of(*input));
+        names.filter(|name| !self.references.contains_key(name) && layers.find(name).is_none()).collect()
+    }
+
+    fn layers(&self) -> Layers<'_> {
+        Layers { files: &self.files, given: &self.given }
+    }
+
+    /// Reads the tensors. `symbols` are given extents, as in [`fourfold_ir::bind::bind_given`], and `drawn` the tensors
+    /// of other inputs. An input without a tensor is no error here.
+    ///
+    /// # Errors
+    /// When a file cannot be read, a reference names a tensor or bytes that do not exist, or a tensor does not fit its
+    /// input's type. Also when extents that follow from other inputs are undetermined.
+    pub fn read(
+        &self,
+        symbols: &[(String, u64)],
+        other: OtherTensors<'_>,
+        drawn: HashMap<String, Tensor>,
+    ) -> Result<DataFile, DataError> {
+        let (module, layers) = (self.module, self.layers());
         let (mut places, mut replaced, mut has_references) = (Vec::new(), Vec::new(), false);
         for &input in &module.inputs {
             let name = module.name_of(input);
-            let reference = references.get(name).copied();
-            let (place, layer) = match reference.filter(|_| !is_given(name)) {
-                Some(reference) => self.place(reference, &layers, &referred)?,
+            let is_given = layers.given.iter().any(|file| file.find(name).is_some());
+            let reference = self.references.get(name).copied();
+            let (place, layer) = match reference.filter(|_| !is_given) {
+                Some(reference) => self.place(reference, &layers)?,
                 None => match layers.find(name) {
                     Some(found) => (Place::of(found.file, found.tensor), found.layer),
                     None => continue,
                 },
             };
             places.push((input, place));
-            has_references |= reference.is_some() && !is_given(name);
+            has_references |= reference.is_some() && !is_given;
             let firsts = [layers.first(name), reference.and_then(|it| layers.first_of(it))];
             let first = firsts.into_iter().flatten().min().filter(|first| *first < layer);
             if let (Some(first), Some(by)) = (first, layers.given_at(layer)) {
@@ -105,9 +152,9 @@ impl DataSources {
             }
         }
         let mut data = DataFile { files: layers.paths(), has_references, ..DataFile::default() };
-        data.files.extend(referred.paths());
-        data.inputs = bind_inputs(&layers.paths(), module, symbols, places)?;
-        layers.read_others(&inputs, &replaced, other, &mut data)?;
+        data.files.extend(self.referred.paths());
+        data.inputs = bind_inputs(&layers.paths(), module, symbols, places, drawn)?;
+        layers.read_others(&self.inputs, &replaced, other, &mut data)?;
         Ok(data)
     }
 
@@ -116,14 +163,13 @@ impl DataSources {
         &'a self,
         reference: &'a TensorReference,
         layers: &Layers<'a>,
-        referred: &'a Referred,
     ) -> Result<(Place<'a>, usize), DataError> {
         let input = reference.input.clone();
         let encoding = reference.encoding;
         let (name, slice, file) = match &reference.source {
             TensorSource::Bytes { start, end, file } => {
                 let path = self.folder.join(file);
-                let (path, (file, length)) = referred.bytes(&path).ok_or_else(|| not_open(&path))?;
+                let (path, (file, length)) = self.referred.bytes(&path).ok_or_else(|| not_open(&path))?;
                 let (start, end, length) = (*start, *end, *length);
                 if start > end || end > length {
                     return Err(DataError::NoBytes { path: path.to_owned(), input, start, end, length });
@@ -135,7 +181,7 @@ impl DataSources {
         let files: Vec<&SafetensorsFile> = match file {
             Some(file) => {
                 let path = self.folder.join(file);
-                vec![referred.safetensors.get(&path).ok_or_else(|| not_open(&path))?]
+                vec![self.referred.safetensors.get(&path).ok_or_else(|| not_open(&path))?]
             }
             None => layers.all().collect(),
         };
@@ -167,7 +213,7 @@ fn not_open(path: &Path) -> DataError {
 }
 
 /// The open files of references, each opened once.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Referred {
     safetensors: HashMap<PathBuf, SafetensorsFile>,
     bytes: HashMap<PathBuf, (File, u64)>,

@@ -323,7 +323,7 @@ fn quantization_equals_the_interpreter_in_both_layouts() {
     }
     let v = tame(BF16, &[2, 37, 96], 6);
     for (element, layout) in [(F4, Linear), (E4M3, Blocked), (E5M2, Blocked)] {
-        for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil] {
+        for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even] {
             let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(rounding) };
             check(&kind, &[&v], &[(element, &[2, 37, 96], None), (E8M0, &[2, 37, 3], Some(layout))]);
         }

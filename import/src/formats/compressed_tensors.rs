@@ -6,8 +6,7 @@
 use fourfold_ir::{ElementType, ScaleRounding};
 use serde_json::Value;
 
-use super::modelopt::fp8;
-use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, unsupported};
+use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, fp8, unsupported};
 use crate::checkpoint::Checkpoint;
 use crate::fields::{Fields, Refusal, require_dtype};
 use crate::imported::LeftOutCode;
@@ -24,7 +23,7 @@ pub(super) struct CompressedTensors<'a> {
 /// The sources of the treatment of activations.
 enum Groups<'a> {
     /// `config_groups` of compressed-tensors.
-    Groups(Vec<&'a Value>),
+    Listed(Vec<&'a Value>),
     /// The configuration of AutoRound, which has one group.
     AutoRound(&'a Value),
     /// There is no configuration.
@@ -72,7 +71,7 @@ impl<'a> CompressedTensors<'a> {
             return CompressedTensors { groups: Groups::Unknown, ignored: Vec::new(), refused: None };
         };
         let groups = match config.get("config_groups").and_then(Value::as_object) {
-            Some(groups) => Groups::Groups(groups.values().collect()),
+            Some(groups) => Groups::Listed(groups.values().collect()),
             None => Groups::AutoRound(config),
         };
         let is_filled =
@@ -150,7 +149,7 @@ impl<'a> CompressedTensors<'a> {
     /// activations have a stored scale.
     fn stated(&self, form: Form, has_scale: Option<bool>, module: &str) -> Result<Stated, Refusal> {
         let mut stated: Vec<Stated> = match &self.groups {
-            Groups::Groups(groups) => groups.iter().filter_map(|group| of_group(group, form)).collect(),
+            Groups::Listed(groups) => groups.iter().filter_map(|group| of_group(group, form)).collect(),
             Groups::AutoRound(config) => of_autoround(config, form)?.into_iter().collect(),
             Groups::Unknown => match has_scale {
                 Some(true) => vec![Stated::Quantized],

@@ -16,7 +16,7 @@ use serde_json::Value;
 use self::compressed_tensors::CompressedTensors;
 use self::modelopt::ModelOpt;
 use crate::checkpoint::{Checkpoint, Tensor};
-use crate::fields::{Fields, Refusal, arithmetic};
+use crate::fields::{Fields, Refusal, arithmetic, named_type};
 use crate::imported::{LeftOut, LeftOutCode};
 use crate::linear::Linear;
 
@@ -54,11 +54,21 @@ impl Reading {
     }
 
     fn add(&mut self, name: &str, read: Result<Vec<Linear>, Refusal>) {
-        match read {
+        match read.and_then(|linears| linears.iter().try_for_each(check_extents).map(|()| linears)) {
             Ok(linears) => self.linears.extend(linears),
             Err(refusal) => self.leave_out(name, refusal.code, refusal.message),
         }
     }
+}
+
+/// Refuses a linear whose extents exceed those of the program language.
+fn check_extents(linear: &Linear) -> Result<(), Refusal> {
+    const LARGEST: u64 = 1 << 40;
+    const MOST: u64 = 1 << 46;
+    let Linear { n, k, .. } = *linear;
+    let fits = n <= LARGEST && k <= LARGEST && n.checked_mul(k).is_some_and(|count| count <= MOST);
+    let message = || format!("its weight is [{n}, {k}], which exceeds the largest tensor of a program");
+    if fits { Ok(()) } else { Err(Refusal::new(LeftOutCode::WrongShape, message())) }
 }
 
 /// Reads the linears of a checkpoint.
@@ -244,14 +254,4 @@ pub(crate) fn model_type(checkpoint: &Checkpoint) -> ElementType {
         }
     }
     counts.into_iter().max_by_key(|(_, count)| *count).map_or(ElementType::BF16, |(element, _)| element)
-}
-
-/// The arithmetic type with this name in configurations.
-fn named_type(name: &str) -> Option<ElementType> {
-    match name.trim_start_matches("torch.") {
-        "bfloat16" => Some(ElementType::BF16),
-        "float16" => Some(ElementType::F16),
-        "float32" => Some(ElementType::F32),
-        _ => None,
-    }
 }

@@ -6,11 +6,10 @@ use fourfold_executor::{AxisSlice, TensorEncoding};
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use serde_json::Value;
 
-use super::weights::{BlockScales, block_scaled, blocks_of, contradiction, fp4_extents, unsupported};
+use super::weights::{BlockScales, block_scaled, blocks_of, contradiction, fp4_extents, fp8, unsupported};
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::fields::{
-    Fields, Refusal, join, matrix, require_dtype, require_shape, scalar, stored, stored_as, times,
-    wrong_shape,
+    Fields, Refusal, join, require_dtype, require_shape, scalar, stored, stored_as, times, wrong_shape,
 };
 use crate::imported::LeftOutCode;
 use crate::linear::{Activation, Convention, Linear, Scales, Weight};
@@ -199,25 +198,6 @@ fn fp4(fields: &mut Fields<'_>, weight: &Tensor, scale: &Tensor) -> Result<([u64
     let format = BlockScales { block, ..BlockScales::NVFP4 };
     let global = fields.need_scalar("weight_scale_2", Multiply)?;
     let weight = block_scaled(codes, element, extents, (scale, &["F8_E4M3"]), format, Some(global))?;
-    Ok((extents, weight))
-}
-
-/// FP8 with E8M0 scales, or with one scale.
-pub(super) fn fp8(weight: &Tensor, scale: &Tensor) -> Result<([u64; 2], Weight), Refusal> {
-    let extents = matrix(weight)?;
-    let (codes, element) = (weight.reference(), ElementType::F8E4M3FN);
-    let weight = if scale.dtype == "U8" {
-        block_scaled((weight, codes), element, extents, (scale, &["U8"]), BlockScales::MX, None)?
-    } else {
-        if scale.shape.len() > 1 || !matches!(scale.shape[..], [] | [1]) {
-            return Err(unsupported(format!(
-                "FP8 with the scales `{}` ({}), not one for the tensor or E8M0 per 32",
-                scale.name,
-                scale.form()
-            )));
-        }
-        Weight { codes, element, scales: Scales::Tensor(scalar(scale, Multiply)?) }
-    };
     Ok((extents, weight))
 }
 

@@ -8,7 +8,7 @@ use fourfold_ir::{ElementType, ScaleRounding};
 use serde_json::Value;
 
 use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, unsupported};
-use crate::fields::{Fields, Refusal, join, matrix, require_dtype};
+use crate::fields::{Fields, Refusal, join, matrix, named_type, require_dtype, scalar};
 use crate::imported::LeftOutCode;
 use crate::linear::{Activation, Convention, Linear};
 
@@ -16,6 +16,9 @@ use Convention::Multiply;
 
 /// The name of the type that stands for an unquantized tensor.
 const PLAIN: &str = "Tensor";
+
+/// The difference between torchao's activation scales and those of the program.
+const LEAST_SCALE: &str = "torchao rounds scales of activations below 2^-6 up to it; this program does not.";
 
 /// The description of a tensor in the header: its type and its attributes.
 fn description(metadata: &BTreeMap<String, String>, tensor: &str) -> Result<(String, Value), Refusal> {
@@ -39,7 +42,7 @@ pub(super) fn is_described(metadata: &BTreeMap<String, String>) -> bool {
 pub(super) fn original_type(metadata: &BTreeMap<String, String>) -> Option<ElementType> {
     metadata.values().filter(|text| text.contains("orig_dtype")).find_map(|text| {
         let value: Value = serde_json::from_str(text).ok()?;
-        super::named_type(value["_data"]["orig_dtype"]["_data"].as_str()?)
+        named_type(value["_data"]["orig_dtype"]["_data"].as_str()?)
     })
 }
 
@@ -50,7 +53,7 @@ pub(super) fn read(metadata: &BTreeMap<String, String>, mut fields: Fields<'_>) 
     let codes = fields.need("_weight_qdata")?;
     let scales = fields.need("_weight_scale")?;
     let global = fields.take("_weight_per_tensor_scale");
-    let global = global.map(|tensor| crate::fields::scalar(tensor, Multiply)).transpose()?;
+    let global = global.map(|tensor| scalar(tensor, Multiply)).transpose()?;
     let is_blocked = data["is_swizzled_scales"] == true;
     let layout = |format: BlockScales| if is_blocked { format.blocked() } else { format };
     let (element, extents) = match (ty.as_str(), data["elem_dtype"]["_data"].as_str()) {
@@ -80,7 +83,9 @@ pub(super) fn read(metadata: &BTreeMap<String, String>, mut fields: Fields<'_>) 
     };
     let ([n, k], name, bias) = (extents, module.to_owned(), fields.bias(extents[0])?);
     fields.finish()?;
-    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes: Vec::new() })
+    let is_nvfp4 = matches!(activation, Activation::Nvfp4(_) | Activation::Nvfp4OfCall);
+    let notes = if is_nvfp4 { vec![LEAST_SCALE.to_owned()] } else { Vec::new() };
+    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes })
 }
 
 fn nvfp4(arguments: &Value, tensor: &str, fields: &mut Fields<'_>) -> Result<Activation, Refusal> {
@@ -92,7 +97,7 @@ fn nvfp4(arguments: &Value, tensor: &str, fields: &mut Fields<'_>) -> Result<Act
             "the header states no quantized activations, but there is `{}`",
             scale.name
         ))),
-        (true, Some(scale)) => Ok(Activation::Nvfp4(crate::fields::scalar(scale, Multiply)?)),
+        (true, Some(scale)) => Ok(Activation::Nvfp4(scalar(scale, Multiply)?)),
         (true, None) if arguments["use_dynamic_per_tensor_scale"] == true => Ok(Activation::Nvfp4OfCall),
         (true, None) => Err(unsupported(format!("`{tensor}` whose activations have no global scale"))),
     }

@@ -4,9 +4,9 @@ use fourfold_executor::TensorReference;
 use fourfold_ir::{ElementType, ScaleLayout};
 
 use crate::checkpoint::Tensor;
-use crate::fields::{Refusal, matrix, require_dtype, require_shape, times, wrong_shape};
+use crate::fields::{Refusal, matrix, require_dtype, require_shape, scalar, times, wrong_shape};
 use crate::imported::LeftOutCode;
-use crate::linear::{Scalar, Scales, Weight};
+use crate::linear::{Convention, Scalar, Scales, Weight};
 
 /// The block and the type of scales along K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,25 @@ pub(super) fn block_scaled(
         global,
     };
     Ok(Weight { codes: reference, element, scales })
+}
+
+/// FP8 with E8M0 scales, or with one scale.
+pub(super) fn fp8(weight: &Tensor, scale: &Tensor) -> Result<([u64; 2], Weight), Refusal> {
+    let extents = matrix(weight)?;
+    let (codes, element) = (weight.reference(), ElementType::F8E4M3FN);
+    let weight = if scale.dtype == "U8" {
+        block_scaled((weight, codes), element, extents, (scale, &["U8"]), BlockScales::MX, None)?
+    } else {
+        if scale.shape.len() > 1 || !matches!(scale.shape[..], [] | [1]) {
+            return Err(unsupported(format!(
+                "FP8 with the scales `{}` ({}), not one for the tensor or E8M0 per 32",
+                scale.name,
+                scale.form()
+            )));
+        }
+        Weight { codes, element, scales: Scales::Tensor(scalar(scale, Convention::Multiply)?) }
+    };
+    Ok((extents, weight))
 }
 
 /// Checks that a matrix has the size of blocked scales. Its shape is nominal: producers write several.

@@ -334,8 +334,18 @@ mod tests {
     }
 
     #[test]
+    fn e8m0_with_even_rounds_up_from_seven_quarters() {
+        let even = |v| e8m0_from_f32(v, ScaleRounding::Even);
+        for byte in 0..E8M0_MAX {
+            let power = e8m0_to_f32(byte);
+            let tie = (f64::from(power) * 1.75) as f32;
+            assert_eq!([power, tie.next_down(), tie].map(even), [byte, byte, byte + 1], "{byte}");
+        }
+    }
+
+    #[test]
     fn e8m0_saturates_at_both_ends_and_refuses_negative_numbers() {
-        for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil] {
+        for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even] {
             for v in [0.0, -0.0, f32::from_bits(1), f32::from_bits(TWO_POW_MINUS_127)] {
                 assert_eq!(e8m0_from_f32(v, rounding), 0x00);
             }

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourfold::codegen::quantization_functions;
+use fourfold::codegen::{even_functions, quantization_functions};
 use fourfold::ir::ScaleRounding;
 use fourfold::ir::numeric::{self, MxElement};
 use fourfold_tests::random::Random;
@@ -59,6 +59,9 @@ int main(int argc, char **argv) {
     case '3': quantize<Mx<E4m3, true>>(in, out); break;
     case '4': quantize<Mx<E5m2, false>>(in, out); break;
     case '5': quantize<Mx<E5m2, true>>(in, out); break;
+    case '6': quantize<MxEven<E2m1>>(in, out); break;
+    case '7': quantize<MxEven<E4m3>>(in, out); break;
+    case '8': quantize<MxEven<E5m2>>(in, out); break;
     default: return argc;
   }
   std::fwrite(out.data(), 1, out.size(), stdout);
@@ -72,8 +75,8 @@ fn program() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quantize");
         std::fs::create_dir_all(&folder).expect("the folder can be created");
         let source = folder.join("quantize.cc");
-        std::fs::write(&source, MAIN.replace("FUNCTIONS", quantization_functions()))
-            .expect("the file can be written");
+        let functions = format!("{}\n{}", quantization_functions(), even_functions());
+        std::fs::write(&source, MAIN.replace("FUNCTIONS", &functions)).expect("the file can be written");
         let program = folder.join("quantize");
         let compiled = Command::new("g++")
             .args(["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-o"])
@@ -225,7 +228,7 @@ fn nvfp4_blocks_are_those_of_the_interpreter() {
 
 #[test]
 fn mx_blocks_are_those_of_the_interpreter() {
-    use ScaleRounding::{Ceil, Floor};
+    use ScaleRounding::{Ceil, Even, Floor};
     let formats = [
         ("0", MxElement::E2M1, Floor),
         ("1", MxElement::E2M1, Ceil),
@@ -233,6 +236,9 @@ fn mx_blocks_are_those_of_the_interpreter() {
         ("3", MxElement::E4M3, Ceil),
         ("4", MxElement::E5M2, Floor),
         ("5", MxElement::E5M2, Ceil),
+        ("6", MxElement::E2M1, Even),
+        ("7", MxElement::E4M3, Even),
+        ("8", MxElement::E5M2, Even),
     ];
     for (name, element, rounding) in formats {
         let expected = |values: &[f32], _: f32, codes: &mut [u8]| {

@@ -137,7 +137,7 @@ fn every_kind_of_output_has_a_word_in_which_both_agree() -> Result<()> {
         KernelOutput { of, kind: OutputKind::Reduced { op: op(value), value, kind, shape } }
     };
     let nv = ["nv", "snv"];
-    let (floor, ceil) = (Some(ScaleRounding::Floor), Some(ScaleRounding::Ceil));
+    let [floor, ceil, even] = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even].map(Some);
     let cases = [
         (0, vec![is(Accumulator, "p")], "d=f32"),
         (2, vec![is(Accumulator, "p")], "d=f32@acc"),
@@ -147,6 +147,7 @@ fn every_kind_of_output_has_a_word_in_which_both_agree() -> Result<()> {
         (2, vec![blocks(Step(0), nv, Some(1), 16, None)], "q=f4E2M1FN:f8E4M3FN/16*x1@s0"),
         (3, vec![blocks(Step(2), ["mx", "smx"], None, 32, floor)], "q=f4E2M1FN:f8E8M0FNU/32:floor"),
         (1, vec![blocks(Accumulator, ["m8", "sm8"], None, 32, ceil)], "q=f8E4M3FN:f8E8M0FNU/32:ceil@acc"),
+        (3, vec![blocks(Step(2), ["mx", "smx"], None, 32, even)], "q=f4E2M1FN:f8E8M0FNU/32:even"),
         (1, vec![reduced(Step(0), "peak", ReduceKind::Amax, OperandShape::Scalar)], "amax=scalar"),
         (1, vec![reduced(Accumulator, "row", ReduceKind::Max, OperandShape::Row)], "max=row@acc"),
         (3, vec![reduced(Step(1), "column", ReduceKind::Amax, OperandShape::Column)], "amax=column@s1"),

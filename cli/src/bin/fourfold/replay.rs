@@ -20,7 +20,8 @@ use crate::toolchain::Choice;
     fourfold replay fixtures/minilm_ffn.fir --debug --bundle found\n  fourfold replay found\n\n\
     An input comes from the last --data file that has a tensor of its name, else from its `; tensor:` line, else from \
     the last `; data:` file. A `; tensor:` line without a file names a tensor of all these files. If --data has every \
-    input, the program's own files are not read. A program without any file takes its inputs from its first \
+    input, the program's own files are not read. Beside `; tensor:` lines, the first `; sample:` line draws the \
+    inputs that are still missing. A program without any file takes its inputs from its first \
     `; sample:` line, else they are seeded.\n\n\
     Each tensor `expected.NAME` of the data is compared with the program's value NAME; outputs without \
     one are compared with the interpreter. An expectation is left out if a later --data file replaces an input of its \

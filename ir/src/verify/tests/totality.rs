@@ -99,7 +99,12 @@ impl Choices<'_> {
             2 => OpKind::SwizzleScales,
             3 => OpKind::BlockQuantize {
                 block,
-                scale_rounding: self.pick(&[None, Some(ScaleRounding::Floor), Some(ScaleRounding::Ceil)]),
+                scale_rounding: self.pick(&[
+                    None,
+                    Some(ScaleRounding::Floor),
+                    Some(ScaleRounding::Ceil),
+                    Some(ScaleRounding::Even),
+                ]),
             },
             4 => OpKind::BlockDequantize { block },
             5 => OpKind::Convert,

@@ -358,7 +358,7 @@ fn the_same_value_in_two_roles_is_one_constraint() {
 
 #[test]
 fn every_activation_is_taken() {
-    for kind in fourfold_codegen::unary_functions() {
+    for kind in fourfold_codegen::UNARY_FUNCTIONS {
         let mut builder = Builder::new("activation");
         let d = Gemm::of(F16, 37, 56, 96).build(&mut builder, "d");
         let y = builder.unary("y", kind, d);
