@@ -76,7 +76,7 @@ impl Translator<'_> {
             }
             None => {
                 let indices = self.value(node, 1)?;
-                self.from_front(node, indices, &ty.shape[axis])?
+                self.counted_from_front(node, indices, &ty.shape[axis])?
             }
         };
         if self.ty(indices).element != ElementType::I32 {
@@ -89,7 +89,7 @@ impl Translator<'_> {
     }
 
     /// Indices that count from the front, where negative ones count from the end of an axis.
-    fn from_front(&mut self, node: &Node, indices: Value, extent: &Dim) -> Result<Value, Problem> {
+    fn counted_from_front(&mut self, node: &Node, indices: Value, extent: &Dim) -> Result<Value, Problem> {
         let ty = self.ty(indices).clone();
         let extent = extent.as_fixed().filter(|extent| *extent <= OPEN_END as u64);
         let (Some(extent), ElementType::I32) = (extent, ty.element) else {
