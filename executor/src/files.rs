@@ -5,6 +5,7 @@
 
 mod append;
 mod folders;
+mod regular;
 mod write;
 
 use std::fs::{self, File, OpenOptions};
@@ -18,6 +19,7 @@ use serde::Serializer;
 
 pub use self::append::AppendFile;
 pub use self::folders::{create_folder, files_in, path_from};
+pub use self::regular::RegularFile;
 pub use self::write::{create_file, write_file, write_generated_file};
 
 /// The maximum size of programs, manifests, tables and problem lists, in bytes.

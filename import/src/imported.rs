@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fourfold_executor::TensorReference;
-use fourfold_ir::Module;
+use fourfold_ir::{Module, Tensor};
 
 /// The programs of a model, and what was left out.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,9 @@ pub struct ImportedProgram {
     pub module: Module,
     /// The tensors of `param` inputs. [`crate::write()`] makes the paths of their files relative to the program.
     pub tensors: Vec<TensorReference>,
+    /// The `param` inputs that no file holds in the form of the program, with their values. [`crate::write()`] writes
+    /// them to NAME.safetensors.
+    pub data: Vec<(String, Tensor)>,
     /// Facts about the format that the program does not state, one sentence each.
     pub notes: Vec<String>,
 }

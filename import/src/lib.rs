@@ -18,6 +18,7 @@ mod formats;
 mod groups;
 mod imported;
 mod linear;
+mod onnx;
 mod options;
 mod program;
 mod torch;
@@ -37,6 +38,9 @@ pub use write::{WrittenProgram, write};
 /// The file name extension of GGUF files, which are not imported.
 const GGUF: &str = "gguf";
 
+/// The file name extension of ONNX files.
+const ONNX: &str = "onnx";
+
 /// Imports a folder in the Hugging Face layout, a safetensors file or an ONNX file.
 ///
 /// # Errors
@@ -49,6 +53,7 @@ pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportEr
     match source.extension().and_then(OsStr::to_str) {
         Some("safetensors") => assemble::checkpoint(&Checkpoint::of_file(source)?, options),
         Some("json") => torch::import(source, options),
+        Some(ONNX) => onnx::import(source, "", options),
         Some(GGUF) => Ok(gguf(&[source.to_owned()])),
         _ => Err(ImportError::UnknownSource { path: source.to_owned() }),
     }
@@ -62,6 +67,10 @@ fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError>
     if let Some(checkpoint) = Checkpoint::of_folder(folder, false)? {
         return assemble::checkpoint(&checkpoint, options);
     }
+    let files = files_in(folder, ONNX)?;
+    if !files.is_empty() {
+        return onnx_files(&files, options);
+    }
     let files = files_in(folder, GGUF)?;
     if !files.is_empty() {
         return Ok(gguf(&files));
@@ -70,6 +79,19 @@ fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError>
         Some(checkpoint) => assemble::checkpoint(&checkpoint, options),
         None => Err(ImportError::NoModel { path: folder.to_owned() }),
     }
+}
+
+/// Imports the ONNX files of a folder. With several, the linears of each have the name of their file in front.
+fn onnx_files(files: &[PathBuf], options: &ImportOptions) -> Result<Import, ImportError> {
+    let mut all = Import::default();
+    for file in files {
+        let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+        let prefix = if files.len() > 1 { format!("{stem}.") } else { String::new() };
+        let import = onnx::import(file, &prefix, options)?;
+        all.programs.extend(import.programs);
+        all.left_out.extend(import.left_out);
+    }
+    Ok(all)
 }
 
 /// Leaves out GGUF files.

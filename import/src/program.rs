@@ -81,7 +81,14 @@ impl Draft {
             ImportError::InvalidProgram { name: name.to_owned(), reason }
         })?;
         let module = program.module().clone();
-        Ok(ImportedProgram { name: name.to_owned(), kind, module, tensors: self.tensors, notes: self.notes })
+        Ok(ImportedProgram {
+            name: name.to_owned(),
+            kind,
+            module,
+            tensors: self.tensors,
+            data: Vec::new(),
+            notes: self.notes,
+        })
     }
 
     /// Adds notes, each once.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{create_folder, path_from, write_generated_file};
-use fourfold_ir::text;
+use fourfold_executor::{create_folder, path_from, write_generated_file, write_tensors};
+use fourfold_ir::{Tensor, text};
 
 use crate::error::ImportError;
 use crate::imported::{Import, ImportedProgram};
@@ -20,7 +20,8 @@ pub struct WrittenProgram {
     pub file: PathBuf,
 }
 
-/// Writes every program of an import to `folder`, as NAME.fir. Creates the folder if it is missing. A file that exists
+/// Writes every program of an import to `folder`, as NAME.fir, and values that no file of the model holds to
+/// NAME.safetensors. Creates the folder if it is missing. A file that exists
 /// is replaced.
 ///
 /// # Errors
@@ -31,6 +32,11 @@ pub fn write(import: &Import, folder: &Path) -> Result<Vec<WrittenProgram>, Impo
     let mut written = Vec::with_capacity(import.programs.len());
     for program in &import.programs {
         let file = folder.join(file_name(&program.name));
+        if !program.data.is_empty() {
+            let tensors: Vec<(&str, &Tensor)> =
+                program.data.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+            write_tensors(&folder.join(data_name(&program.name)), &tensors)?;
+        }
         write_generated_file(&file, text_of(program, &mut relative)?.as_bytes())?;
         written.push(WrittenProgram { name: program.name.clone(), file });
     }
@@ -40,6 +46,11 @@ pub fn write(import: &Import, folder: &Path) -> Result<Vec<WrittenProgram>, Impo
 /// The name of a program's file. Characters that a file name or a value name cannot have become `_`.
 pub(crate) fn file_name(program: &str) -> String {
     format!("{}.fir", word(program))
+}
+
+/// The name of the file with the values of a program that no other file holds.
+fn data_name(program: &str) -> String {
+    format!("{}.safetensors", word(program))
 }
 
 /// A name as the program language allows it: ASCII letters, digits, `_` and `.`, not beginning with `.`.
@@ -56,6 +67,9 @@ fn text_of(program: &ImportedProgram, relative: &mut RelativePaths<'_>) -> Resul
     let mut lines = vec![version.to_owned()];
     lines.push(format!("; The {} `{}`.", program.kind, one_line(&program.name)));
     lines.extend(program.notes.iter().map(|note| format!("; {}", one_line(note))));
+    if !program.data.is_empty() {
+        lines.push(format!("; data: {}", data_name(&program.name)));
+    }
     for reference in &program.tensors {
         let file = reference.file().map(|file| relative.of(file)).transpose()?;
         let reference = file.into_iter().fold(reference.clone(), |reference, file| reference.in_file(file));

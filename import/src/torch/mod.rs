@@ -63,6 +63,7 @@ pub(crate) fn import(path: &Path, options: &ImportOptions) -> Result<Import, Imp
         module: program.module().clone(),
         tensors: translated.tensors,
         notes: Vec::new(),
+        data: Vec::new(),
     };
     Ok(Import { programs: vec![program], left_out: Vec::new() })
 }
