@@ -143,6 +143,11 @@ pub fn read_input(path: &Path, limit: u64) -> Result<String, FileError> {
     text_of(io::stdin().lock(), path, limit)
 }
 
+/// Wraps an error as an I/O error, for decoders that report only those.
+pub fn io_error(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::other(error)
+}
+
 /// Lists the files with this extension in a folder and its subfolders, sorted by path. Does not follow links to
 /// folders.
 ///

@@ -2,10 +2,10 @@
 
 use fourfold_ir::{ElementType, ScaleLayout, Tensor, TensorError, numeric};
 
+use super::allocation::zeros;
 use super::dtype;
 use super::error::TensorDataError;
 use super::reference::TensorEncoding;
-use super::safetensors_file::zeros;
 
 /// A limit on extents, which keeps all computed sizes far from overflow.
 const MAX_EXTENT: usize = 1 << 48;

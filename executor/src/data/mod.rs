@@ -1,5 +1,6 @@
 //! Reading and writing of safetensors files, and binding of tensors to program inputs.
 
+mod allocation;
 mod bind;
 mod decode;
 mod dtype;
@@ -8,7 +9,9 @@ mod header;
 mod place;
 mod raw;
 mod reference;
+mod reference_error;
 mod safetensors_file;
+mod selection;
 mod slice;
 #[cfg(test)]
 mod source_tests;
@@ -28,7 +31,8 @@ use safetensors::View;
 pub use self::error::{DataError, TensorDataError};
 pub use self::header::StoredTensor;
 pub use self::raw::RawTensor;
-pub use self::reference::{ReferenceError, TensorEncoding, TensorReference, TensorSource};
+pub use self::reference::{TensorEncoding, TensorReference, TensorSource};
+pub use self::reference_error::ReferenceError;
 pub use self::safetensors_file::SafetensorsFile;
 pub use self::slice::AxisSlice;
 pub use self::sources::{DataSources, OpenSources, OtherTensors};

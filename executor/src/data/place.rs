@@ -7,14 +7,16 @@ use std::path::Path;
 
 use fourfold_ir::{Dim, ElementType, Module, ScaleLayout, Tensor, TensorType, Value};
 
+use super::allocation::zeros;
 use super::decode::{check_dtype, check_encoding, decode, logical_dims};
 use super::dtype;
 use super::error::{DataError, TensorDataError};
 use super::header::StoredTensor;
 use super::raw::check_blocked;
 use super::reference::TensorEncoding;
-use super::safetensors_file::{SafetensorsFile, zeros};
-use super::slice::{AxisSlice, Selection};
+use super::safetensors_file::SafetensorsFile;
+use super::selection::Selection;
+use super::slice::AxisSlice;
 
 /// The tensor of an input.
 #[derive(Clone, Copy)]
@@ -157,7 +159,7 @@ impl Fitting<'_> {
                 file.read_exact_at(&mut bytes, start).map_err(failed)?;
             }
             (Source::Stored { file, tensor, .. }, Some(selection)) => {
-                selection.read(&mut bytes, &|part, offset| file.read_at(part, tensor.start + offset))?;
+                selection.read(&mut bytes, |part, offset| file.read_at(part, tensor.start + offset))?;
             }
             (Source::Stored { .. }, None) => {}
         }

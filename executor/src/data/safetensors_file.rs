@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::allocation::zeros;
 use super::error::DataError;
 use super::header::{self, StoredTensor};
 use super::{RawTensor, of_file};
@@ -106,15 +107,6 @@ impl SafetensorsFile {
         let failed = |source: io::Error| DataError::Read { path: self.path.clone(), source };
         self.file.read_exact_at(bytes, start).map_err(failed)
     }
-}
-
-/// Allocates `count` zero bytes; `None` if memory is insufficient.
-pub(super) fn zeros(count: u64) -> Option<Vec<u8>> {
-    let count = usize::try_from(count).ok()?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(count).ok()?;
-    bytes.resize(count, 0);
-    Some(bytes)
 }
 
 impl fmt::Debug for SafetensorsFile {

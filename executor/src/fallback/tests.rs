@@ -401,7 +401,8 @@ fn scales_are_laid_out_by_the_formula_and_back() {
         let linear = run(&OpKind::SwizzleScales, &[&plain], &[(E4M3, &dims, Some(Linear))]);
         assert_eq!(linear[0].bytes(), codes);
         for scales in [&blocked[0], &linear[0]] {
-            assert_eq!(run(&OpKind::SwizzleScales, &[scales], &[(E4M3, &dims, None)]), [plain.clone()]);
+            let numbers = run(&OpKind::SwizzleScales, &[scales], &[(E4M3, &dims, None)]);
+            assert_eq!(numbers[..], [plain.clone()]);
         }
     }
 }

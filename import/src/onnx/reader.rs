@@ -3,7 +3,7 @@
 //! The decoder adds lengths to positions without a check, and its varint reader does not end on eleven continuation
 //! bytes. So this reader refuses lengths beyond the file and overlong varints before the decoder sees them.
 
-use fourfold_executor::RegularFile;
+use fourfold_executor::{RegularFile, io_error};
 use rten_onnx::protobuf::varint::{MAX_VARINT_LEN, read_varint};
 use rten_onnx::protobuf::{ErrorKind, FieldTypes, ProtobufError, ReadValue};
 
@@ -184,9 +184,9 @@ pub(super) fn varint(bytes: &[u8]) -> Result<(u64, u64), ProtobufError> {
 }
 
 fn limit(message: String) -> ProtobufError {
-    ProtobufError::new(ErrorKind::IoError(std::io::Error::other(message)))
+    ProtobufError::new(ErrorKind::IoError(io_error(message)))
 }
 
 fn broken(error: fourfold_executor::FileError) -> ProtobufError {
-    ProtobufError::new(ErrorKind::IoError(std::io::Error::other(error)))
+    ProtobufError::new(ErrorKind::IoError(io_error(error)))
 }

@@ -7,41 +7,10 @@ use fourfold_ir::{
 };
 
 use super::arguments::{Arguments, Reason};
-use super::translate::{Entry, Nvfp4Weight, Translator};
-
-/// Elements per scale.
-pub(super) const BLOCK: u32 = 16;
+use super::translator::{BLOCK, Entry, Nvfp4Weight, QuantizedActivation, Scheme, Translator, scales_type};
 
 /// The largest magnitude of a tensor over its per-tensor scale: the largest scale times the largest code.
 const RANGE: f64 = 448.0 * 6.0;
-
-/// The quantization of the activation of a linear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Scheme {
-    /// None: the weight is dequantized.
-    WeightOnly,
-    /// Block scales alone.
-    Blocks,
-    /// A per-tensor scale from the largest magnitude of each call.
-    Dynamic,
-    /// A known per-tensor scale.
-    Static(Value),
-}
-
-/// A quantized activation, with two axes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct QuantizedActivation {
-    codes: Value,
-    /// In blocked layout.
-    scales: Value,
-    per_tensor_scale: Option<Value>,
-}
-
-/// The type of block scales.
-pub(super) fn scales_type(shape: Shape, blocked: bool) -> TensorType {
-    let layout = if blocked { ScaleLayout::Blocked } else { ScaleLayout::Linear };
-    TensorType::scales(shape, ElementType::F8E4M3FN, layout)
-}
 
 /// Translates an op of this family; `None` if it belongs to another.
 pub(super) fn translate(

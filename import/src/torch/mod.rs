@@ -11,6 +11,7 @@ mod graph;
 mod linear;
 mod shape;
 mod translate;
+mod translator;
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,15 +1,13 @@
 //! Translates the nodes of a graph, one by one.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use fourfold_executor::TensorReference;
-use fourfold_ir::{Builder, ConstantValue, Dim, ElementType, Module, OpKind, Shape, TensorType, Value};
-use serde_json::Value as Json;
+use fourfold_ir::{Module, Value};
 
-use super::arguments::{Arguments, Reason, node_name, number};
-use super::graph::{Extent, Graph, Node, Nvfp4, Parameter, TensorMeta};
-use super::linear::{QuantizedActivation, Scheme};
+use super::arguments::{Arguments, Reason};
+use super::graph::{Graph, Node};
+use super::translator::{Entry, Translator};
 use super::{attention, elementwise, linear, shape};
 use crate::imported::{LeftOut, LeftOutCode};
 
@@ -19,48 +17,12 @@ pub(super) struct Translated {
     pub tensors: Vec<TensorReference>,
 }
 
-/// The meaning of a node's name.
-#[derive(Clone)]
-pub(super) enum Entry {
-    Tensor(Value),
-    Nvfp4(Nvfp4Weight),
-    /// The results of an op with several; unused ones are absent.
-    Many(Vec<Option<Value>>),
-    /// An extent. Types state all extents, so that its value is not needed.
-    Extent,
-}
-
-/// An NVFP4 weight `[N, K]` of torchao.
-#[derive(Clone)]
-pub(super) struct Nvfp4Weight {
-    /// f4E2M1FN `[N, K]`.
-    pub codes: Value,
-    /// f8E4M3FN `[N, K/16]`, linear or blocked.
-    pub scales: Value,
-    pub per_tensor_scale: Option<Value>,
-    pub scheme: Scheme,
-    /// The type of dequantized values.
-    pub element: ElementType,
-}
-
-/// The program that is built, and the values of the nodes so far.
-pub(super) struct Translator<'a> {
-    pub builder: Builder,
-    entries: HashMap<&'a str, Entry>,
-    tensors: Vec<TensorReference>,
-    file: &'a Path,
-    /// Each quantized activation with its scheme, so that linears that share an input share its quantization.
-    pub quantized: HashMap<(Value, Scheme), QuantizedActivation>,
-}
-
 /// Translates a graph whose tensors lie in `file`.
 ///
 /// # Errors
 /// The first node or parameter without an equivalent.
 pub(super) fn translate(graph: &Graph, name: &str, file: &Path) -> Result<Translated, LeftOut> {
-    let builder = Builder::new(crate::write::word(name));
-    let (entries, quantized) = (HashMap::new(), HashMap::new());
-    let mut translator = Translator { builder, entries, tensors: Vec::new(), file, quantized };
+    let mut translator = Translator::new(name, file);
     let left_out = |name: &str, message: String| LeftOut {
         name: name.to_owned(),
         code: LeftOutCode::UnsupportedOperator,
@@ -79,7 +41,7 @@ pub(super) fn translate(graph: &Graph, name: &str, file: &Path) -> Result<Transl
         })?;
     }
     for node in &graph.nodes {
-        let entry = translator.node(node).and_then(|entry| translator.define(&node.name, entry));
+        let entry = self::node(&mut translator, node).and_then(|entry| translator.define(&node.name, entry));
         entry
             .map_err(|reason| left_out(&node.name, format!("node `{}` ({}) {reason}", node.name, node.op)))?;
     }
@@ -89,211 +51,31 @@ pub(super) fn translate(graph: &Graph, name: &str, file: &Path) -> Result<Transl
     Ok(Translated { module: translator.builder.finish(&outputs), tensors: translator.tensors })
 }
 
-impl<'a> Translator<'a> {
-    fn define(&mut self, name: &'a str, entry: Entry) -> Result<(), Reason> {
-        match self.entries.insert(name, entry) {
-            Some(_) => Err("has a name that is used twice".to_owned()),
-            None => Ok(()),
+fn node<'a>(t: &mut Translator<'a>, node: &'a Node) -> Result<Entry, Reason> {
+    let arguments = Arguments { node };
+    let op = node.op.strip_prefix("aten.").unwrap_or(&node.op);
+    if op == "sym_size.int" {
+        return Ok(Entry::Extent);
+    }
+    if let Some(index) = is_getitem(op).then(|| arguments.integer(1, "index")).transpose()? {
+        return item(t, arguments, index);
+    }
+    let results = [elementwise::translate, shape::translate, linear::translate, attention::translate];
+    for translate in results {
+        if let Some(entry) = translate(t, op, arguments)? {
+            return Ok(entry);
         }
     }
+    Err("is an operator that has no equivalent".to_owned())
+}
 
-    fn parameter(&mut self, parameter: &'a Parameter) -> Result<(), Reason> {
-        let name = &parameter.name;
-        let entry = match parameter {
-            Parameter { tensor: Some(tensor), ty: Some(ty), nvfp4: None, .. } => {
-                let ty = self.ty(ty)?;
-                Entry::Tensor(self.stored(name.clone(), tensor, ty))
-            }
-            Parameter { tensor: None, ty: None, nvfp4: Some(nvfp4), .. } => {
-                Entry::Nvfp4(self.nvfp4(name, nvfp4)?)
-            }
-            _ => return Err("has neither a tensor and its type nor an NVFP4 tensor".to_owned()),
-        };
-        self.define(name, entry)
-    }
-
-    /// Adds a `param` input that reads a tensor of the file.
-    fn stored(&mut self, input: String, tensor: &str, ty: TensorType) -> Value {
-        let value = self.builder.param(&input, ty);
-        let file = self.file.to_string_lossy();
-        self.tensors.push(TensorReference::tensor(input, tensor).in_file(file));
-        value
-    }
-
-    fn nvfp4(&mut self, name: &str, stored: &Nvfp4) -> Result<Nvfp4Weight, Reason> {
-        let ty = self.ty(&stored.ty)?;
-        let [n, k] = &ty.shape[..] else { return Err("is an NVFP4 tensor that is no matrix".to_owned()) };
-        let Some(blocks) = k.divided_by(linear::BLOCK.into()) else {
-            return Err(format!("has K = {:?}, not a multiple of {}", stored.ty.shape, linear::BLOCK));
-        };
-        let scales = linear::scales_type([n.clone(), blocks].into(), stored.swizzled);
-        let codes = TensorType::new(ty.shape.clone(), ElementType::F4E2M1FN);
-        let scalar = || TensorType::new(Shape::new(), ElementType::F32);
-        let codes = self.stored(format!("{name}.codes"), &stored.codes, codes);
-        let scales = self.stored(format!("{name}.scales"), &stored.scales, scales);
-        let per_tensor_scale = stored
-            .per_tensor_scale
-            .as_ref()
-            .map(|tensor| self.stored(format!("{name}.per_tensor_scale"), tensor, scalar()));
-        let scheme = match &stored.activation {
-            None => Scheme::WeightOnly,
-            Some(activation) if activation.dynamic => Scheme::Dynamic,
-            Some(activation) => match &activation.per_tensor_scale {
-                None => Scheme::Blocks,
-                Some(tensor) => {
-                    Scheme::Static(self.stored(format!("{name}.activation_scale"), tensor, scalar()))
-                }
-            },
-        };
-        Ok(Nvfp4Weight { codes, scales, per_tensor_scale, scheme, element: ty.element })
-    }
-
-    fn node(&mut self, node: &'a Node) -> Result<Entry, Reason> {
-        let arguments = Arguments { node };
-        let op = node.op.strip_prefix("aten.").unwrap_or(&node.op);
-        if op == "sym_size.int" {
-            return Ok(Entry::Extent);
-        }
-        if let Some(index) = is_getitem(op).then(|| arguments.integer(1, "index")).transpose()? {
-            return self.item(arguments, index);
-        }
-        let results = [elementwise::translate, shape::translate, linear::translate, attention::translate];
-        for translate in results {
-            if let Some(entry) = translate(self, op, arguments)? {
-                return Ok(entry);
-            }
-        }
-        Err("is an operator that has no equivalent".to_owned())
-    }
-
-    fn item(&self, arguments: Arguments<'a>, index: i64) -> Result<Entry, Reason> {
-        let entry = self.entry(arguments.get(0, "input")?)?;
-        let Entry::Many(values) = entry else { return Err("takes an item of a single tensor".to_owned()) };
-        let item = usize::try_from(index).ok().and_then(|index| values.get(index).copied().flatten());
-        item.map(Entry::Tensor).ok_or_else(|| format!("takes the result {index}, which is not computed"))
-    }
-
-    /// The entry that an argument refers to.
-    pub fn entry(&self, argument: &Json) -> Result<&Entry, Reason> {
-        let name = node_name(argument).ok_or_else(|| format!("is {argument}, not a node"))?;
-        self.entries.get(name).ok_or_else(|| format!("uses `{name}`, which no earlier node defines"))
-    }
-
-    /// The tensor that an argument refers to.
-    pub fn tensor(&self, argument: &Json) -> Result<Value, Reason> {
-        match self.entry(argument)? {
-            Entry::Tensor(value) => Ok(*value),
-            Entry::Nvfp4(_) => Err("uses an NVFP4 tensor in an op that is no linear".to_owned()),
-            Entry::Many(_) | Entry::Extent => Err("uses a value that is no tensor".to_owned()),
-        }
-    }
-
-    /// The tensor or number that an argument gives, as f32.
-    pub fn number_or_tensor(&mut self, argument: &Json) -> Result<Value, Reason> {
-        match number(argument) {
-            Some(number) => Ok(self.constant(number)),
-            None => {
-                let value = self.tensor(argument)?;
-                self.widened(value)
-            }
-        }
-    }
-
-    /// A scalar constant of type f32.
-    pub fn constant(&mut self, number: f64) -> Value {
-        self.filled(Shape::new(), number)
-    }
-
-    /// A constant of type f32 with the same number everywhere.
-    pub fn filled(&mut self, shape: Shape, number: f64) -> Value {
-        let ty = TensorType::new(shape, ElementType::F32);
-        self.builder.op(OpKind::Constant(ConstantValue::Splat(number)), &[], &[("", ty)])[0]
-    }
-
-    /// The value as f32, in which torch computes.
-    pub fn widened(&mut self, value: Value) -> Result<Value, Reason> {
-        match self.builder.ty(value).element {
-            ElementType::F32 => Ok(value),
-            element if element.is_arithmetic() => Ok(self.builder.convert("", value, ElementType::F32)),
-            element => Err(format!("computes with a tensor of type {element}")),
-        }
-    }
-
-    /// Rounds a value to the element type of a node's result, and names it as the node. `make` makes the value; its
-    /// argument is the name.
-    pub fn rounded(
-        &mut self,
-        name: &str,
-        element: ElementType,
-        make: impl FnOnce(&mut Builder, &str) -> Value,
-    ) -> Value {
-        if element == ElementType::F32 {
-            return make(&mut self.builder, name);
-        }
-        let value = make(&mut self.builder, "");
-        if self.builder.ty(value).element == element {
-            return value;
-        }
-        self.builder.convert(name, value, element)
-    }
-
-    /// The type of a node's only result.
-    pub fn result(&mut self, node: &Node) -> Result<TensorType, Reason> {
-        let meta: TensorMeta = serde_json::from_value(node.ty.clone())
-            .map_err(|error| format!("has no tensor type: {error}"))?;
-        self.ty(&meta)
-    }
-
-    fn ty(&mut self, meta: &TensorMeta) -> Result<TensorType, Reason> {
-        let shape = meta.shape.iter().map(|extent| self.extent(extent)).collect::<Result<Shape, Reason>>()?;
-        Ok(TensorType::new(shape, element(&meta.dtype)?))
-    }
-
-    /// An extent: a number, or a product of numbers and symbols.
-    fn extent(&mut self, extent: &Extent) -> Result<Dim, Reason> {
-        let text = match extent {
-            Extent::Number(number) => return Ok(Dim::fixed(*number)),
-            Extent::Text(text) => text,
-        };
-        let mut dim = Dim::fixed(1);
-        for factor in text.split('*') {
-            let factor = factor.trim();
-            let is_word = factor.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-                && factor.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-            let factor = match factor.parse() {
-                Ok(number) => Dim::fixed(number),
-                Err(_) if is_word => self.builder.symbol(factor),
-                Err(_) => return Err(format!("has the extent `{text}`, which is no product of symbols")),
-            };
-            dim = dim.times(&factor).ok_or_else(|| format!("has the extent `{text}`, which is too large"))?;
-        }
-        Ok(dim)
-    }
+fn item(t: &Translator<'_>, arguments: Arguments<'_>, index: i64) -> Result<Entry, Reason> {
+    let entry = t.entry(arguments.get(0, "input")?)?;
+    let Entry::Many(values) = entry else { return Err("takes an item of a single tensor".to_owned()) };
+    let item = usize::try_from(index).ok().and_then(|index| values.get(index).copied().flatten());
+    item.map(Entry::Tensor).ok_or_else(|| format!("takes the result {index}, which is not computed"))
 }
 
 fn is_getitem(op: &str) -> bool {
     op.contains("getitem")
-}
-
-/// The element type with this name in torch. Indices of 64 bits become i32.
-pub(super) fn element(dtype: &str) -> Result<ElementType, Reason> {
-    Ok(match dtype {
-        "float32" => ElementType::F32,
-        "bfloat16" => ElementType::BF16,
-        "float16" => ElementType::F16,
-        "float8_e4m3fn" => ElementType::F8E4M3FN,
-        "float8_e5m2" => ElementType::F8E5M2,
-        "int32" | "int64" => ElementType::I32,
-        "bool" => ElementType::I1,
-        _ => return Err(format!("has the element type {dtype}, which has no equivalent")),
-    })
-}
-
-/// Counts an axis from the front, as torch allows negative ones.
-pub(super) fn axis(axis: i64, rank: usize) -> Result<u32, Reason> {
-    let from_front = if axis < 0 { axis + rank as i64 } else { axis };
-    match u32::try_from(from_front) {
-        Ok(found) if (found as usize) < rank => Ok(found),
-        _ => Err(format!("has the axis {axis} of a tensor of rank {rank}")),
-    }
 }
