@@ -142,6 +142,16 @@ impl Read {
         })
     }
 
+    /// The codes that a product takes. Its name begins as given, and several products may take the same codes.
+    fn codes_of_product(&self, values: &[Tensor], name: &str) -> Option<Vec<u8>> {
+        let module = self.program.module();
+        let is_product = |op: &&fourfold_ir::Operation| {
+            matches!(op.kind, OpKind::ScaledMma(_)) && module.name_of(op.results[0]).starts_with(name)
+        };
+        let product = module.ops.values().find(is_product)?;
+        Some(values[product.operands[0].index()].to_codes())
+    }
+
     /// The dequantized weight of a linear, and K.
     fn weight(&self) -> Result<(Vec<f64>, usize)> {
         let module = self.program.module();
@@ -297,9 +307,8 @@ fn check(folder: &Path, outputs: usize, linears: &[Linear]) -> Result<(Import, H
     assert_eq!(found.len(), outputs);
     for linear in linears {
         let Some(stated) = expected.codes(linear.name) else { continue };
-        let is_input = |name: &str| name.starts_with(&format!("{}.input_quantizer.", linear.name));
-        let codes = graph.codes(&values).find(|(name, _)| is_input(name));
-        let (_, codes) =
+        let codes = graph.codes_of_product(&values, &format!("{}.MatMul_output_0", linear.name));
+        let codes =
             codes.ok_or_else(|| format!("the graph does not quantize the input of {}", linear.name))?;
         assert_eq!(moved(&codes, &stated), 0, "the codes of {} in the graph", linear.name);
     }
