@@ -1,7 +1,7 @@
 //! Imports the node tests of the ONNX standard and compares their results.
 //!
-//! `fixtures/onnx-nodes` has some of them. The variable FOURFOLD_TEST_ONNX_NODES names a folder with all, which is
-//! `onnx/backend/test/data/node` in the package of the standard.
+//! They are not part of this repository: the Python package `onnx` generates them. The variable
+//! FOURFOLD_TEST_ONNX_NODES names their folder, so the test runs on request only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -178,8 +178,10 @@ fn tests_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+#[ignore = "needs the node tests of the package onnx, in the folder FOURFOLD_TEST_ONNX_NODES"]
 fn node_tests_of_the_standard_have_the_expected_results_or_are_refused() {
-    let Some(folder) = std::env::var_os("FOURFOLD_TEST_ONNX_NODES") else { return };
+    let folder =
+        std::env::var_os("FOURFOLD_TEST_ONNX_NODES").expect("FOURFOLD_TEST_ONNX_NODES names a folder");
     let (mut equal, mut wrong) = (0, Vec::new());
     let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for test in tests_in(Path::new(&folder)) {

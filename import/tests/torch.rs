@@ -1,12 +1,13 @@
 //! Imports exported torch models, and compares their results with those of torch in eager mode.
 //!
-//! `import/torch/make_fixtures.py` made `fixtures/torch/`. With `FOURFOLD_TORCH_PYTHON`, the path of a Python with torch
-//! and torchao, the models are exported again.
+//! `import/torch/make_fixtures.py` made `fixtures/torch/`. On request, a test makes them again: FOURFOLD_TORCH_PYTHON is
+//! then the path of a Python with torch, torchao, numpy and safetensors.
 
 use std::path::{Path, PathBuf};
 
 use fourfold::ir::bind::bind;
 use fourfold::ir::{Entity, Program, Tensor, interpret, text, verify};
+use fourfold::{Backend, DeviceChoice, Options};
 use fourfold_executor::{DataFile, DataSources, OtherTensors};
 use fourfold_import::{Import, ImportOptions, ProgramKind, import, write};
 
@@ -66,7 +67,12 @@ fn check(folder: &Path) {
         let error = error_of(&program, &data);
         println!("{name}: error {error:.2e}");
         assert!(error <= tolerance, "{name}: {error:e} > {tolerance:e}");
-        let _ = kernels;
+        for target in ["sm_90a", "sm_100a", "sm_120a"] {
+            let backend = Backend::new(&Options::default().target(target).device(DeviceChoice::None))
+                .expect("a known target");
+            let plan = backend.plan_module(program.module().clone()).expect("the program is valid");
+            assert_eq!(plan.partition().kernels().count(), kernels, "{name} for {target}");
+        }
     }
 }
 
@@ -74,4 +80,16 @@ fn check(folder: &Path) {
 fn exported_models_give_the_results_of_eager_mode() {
     check(&fixtures());
     assert_eq!(imported(&fixtures().join("mlp")).programs[0].kind, ProgramKind::Graph);
+}
+
+#[test]
+#[ignore = "needs torch and torchao: FOURFOLD_TORCH_PYTHON is the path of their Python"]
+fn models_that_torch_exports_now_give_the_results_of_eager_mode() {
+    let python =
+        std::env::var_os("FOURFOLD_TORCH_PYTHON").expect("FOURFOLD_TORCH_PYTHON is the path of a Python");
+    let folder = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("torch/make_fixtures.py");
+    let status = std::process::Command::new(python).arg(script).arg(folder.path()).status().unwrap();
+    assert!(status.success(), "the models are exported");
+    check(folder.path());
 }
