@@ -383,7 +383,7 @@ mod tests {
     fn given_tolerances_replace_those_of_the_file() {
         let lines = "; tolerance: 1e-5\n; tolerance: fc2 1e-4\n";
         let source = format!(
-            "fir 1\n{lines}func @f(%fc1: tensor<[2], f32>, %fc2: tensor<[2], f32>) {{\n  return\n}}\n"
+            "fir 1\n{lines}func @f(%fc1: tensor<[2], f32>, %fc2: tensor<[2], f32>) {{\n  return %fc1\n}}\n"
         );
         let (program, _) = fourfold_ir::load(&source).expect("the program is valid");
         let replaced = |given: &[(Option<&str>, f64)]| {
