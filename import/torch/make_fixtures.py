@@ -108,9 +108,9 @@ def main(folder):
     # Quantization asks for a GPU that multiplies; exporting needs none.
     workflow.is_sm_at_least_100 = lambda: True
     torch._scaled_mm = scaled_mm
-    make(folder / "mlp", lambda: Mlp(96, 272), (7, 96), {0: "M"}, torch.bfloat16)
+    make(folder / "mlp", lambda: Mlp(96, 288), (7, 96), {0: "M"}, torch.bfloat16)
     make(folder / "block", lambda: Block(64, 160, 4), (2, 9, 64), {0: "B", 1: "S"}, torch.bfloat16)
-    make(folder / "block_f32", lambda: Block(64, 144, 2), (3, 5, 64), {0: "B", 1: "S"}, torch.float32)
+    make(folder / "block_f32", lambda: Block(64, 224, 2), (3, 5, 64), {0: "B", 1: "S"}, torch.float32)
 
 
 if __name__ == "__main__":
