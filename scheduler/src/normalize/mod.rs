@@ -205,6 +205,8 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
             }
         }
         again |= share(&mut draft, RULES.len());
+        // A rule may have removed the difference of two quantizations.
+        again |= recognize(&mut draft, RULES.len() + SHARING_RULES.len());
         changed |= again;
         if !again {
             break;
