@@ -2,8 +2,7 @@
 //!
 //! `cargo run -p fourfold-bench --example functions > functions.cu`, then build it with nvcc for any GPU and run it.
 
-use fourfold::codegen::device_functions;
-use fourfold::ir::UnaryKind;
+use fourfold::codegen::{UNARY_FUNCTIONS, device_functions};
 
 const REFERENCES: &str = r#"
 #include <cmath>
@@ -79,9 +78,9 @@ bool report(char const *name, Ours ours, Reference reference) {
 "#;
 
 fn main() {
-    println!("{}", device_functions(UnaryKind::ALL));
+    println!("{}", device_functions(&UNARY_FUNCTIONS));
     println!("{REFERENCES}\nint main() {{\n  bool good = true;");
-    for kind in UnaryKind::ALL {
+    for kind in UNARY_FUNCTIONS {
         let name = kind.name();
         println!(
             "  good &= report(\"{name}\", [] __device__(float x) {{ return fn_{name}(x); }}, \

@@ -68,8 +68,67 @@ pub enum Rounding<'a> {
 /// 1e-5 of itself, which is at most 1/200 of a step of bf16.
 pub(crate) const MOVED_ONE_IN: usize = 50;
 
+/// Expected values, in logical row-major order.
+pub(crate) trait Wanted {
+    /// Returns the values.
+    fn values(&self) -> Vec<f64>;
+    /// Returns the codes, as a tensor of the type of `got` has them.
+    fn codes(&self, got: &Tensor) -> Vec<u8>;
+    /// Returns the bits of each byte of a code that have a meaning: bit 7 of an e4m3 scale has none.
+    fn meaning(&self) -> u8;
+    /// Returns the number of elements.
+    fn count(&self) -> usize;
+}
+
+impl Wanted for Tensor {
+    fn values(&self) -> Vec<f64> {
+        self.to_f64()
+    }
+
+    fn codes(&self, _got: &Tensor) -> Vec<u8> {
+        self.to_codes()
+    }
+
+    fn meaning(&self) -> u8 {
+        match (self.element(), self.layout()) {
+            (ElementType::F8E4M3FN, Some(_)) => 0x7F,
+            _ => 0xFF,
+        }
+    }
+
+    fn count(&self) -> usize {
+        Tensor::count(self)
+    }
+}
+
+/// Expected values in f64, which no tensor has.
+impl Wanted for Vec<f64> {
+    fn values(&self) -> Vec<f64> {
+        self.clone()
+    }
+
+    /// Rounds the values to the type of `got`.
+    fn codes(&self, got: &Tensor) -> Vec<u8> {
+        let rounded = Tensor::from_f64(got.element(), got.dims().to_vec(), got.layout(), self);
+        rounded.map(|tensor| tensor.to_codes()).unwrap_or_default()
+    }
+
+    fn meaning(&self) -> u8 {
+        0xFF
+    }
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+}
+
 /// Compares two tensors of one shape element by element.
-pub fn compare(got: &Tensor, want: &Tensor, tolerance: &Tolerance, rounding: Rounding<'_>) -> Comparison {
+pub(crate) fn compare(
+    got: &Tensor,
+    want: &dyn Wanted,
+    tolerance: &Tolerance,
+    rounding: Rounding<'_>,
+) -> Comparison {
     compare_or(got, want, tolerance, rounding, &|_, _, _| false)
 }
 
@@ -77,14 +136,14 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: &Tolerance, rounding: Rou
 /// computed value and expected value.
 pub(crate) fn compare_or(
     got: &Tensor,
-    want: &Tensor,
+    want: &dyn Wanted,
     tolerance: &Tolerance,
     rounding: Rounding<'_>,
     allows: &dyn Fn(usize, f64, f64) -> bool,
 ) -> Comparison {
     match tolerance {
         Tolerance::Relative(relative) => {
-            let largest = largest(&want.to_f64());
+            let largest = largest(&want.values());
             compare_values(got, want, &|_| relative * largest, rounding, allows)
         }
         Tolerance::Each(bounds) => {
@@ -177,12 +236,12 @@ pub(crate) fn largest(values: &[f64]) -> f64 {
 
 fn compare_values(
     got: &Tensor,
-    want: &Tensor,
+    want: &dyn Wanted,
     bound: &dyn Fn(usize) -> f64,
     rounding: Rounding<'_>,
     allows: &dyn Fn(usize, f64, f64) -> bool,
 ) -> Comparison {
-    let (got_values, want_values) = (got.to_f64(), want.to_f64());
+    let (got_values, want_values) = (got.to_f64(), want.values());
     let mut tally = Tally::new(got);
     let mut operand: Option<Option<Vec<f64>>> = None;
     for (index, (&got_value, &want_value)) in got_values.iter().zip(&want_values).enumerate() {
@@ -226,18 +285,14 @@ fn compare_values(
     tally.result.finished(&want_values)
 }
 
-/// Counts codes that differ; bit 7 of an e4m3 scale has no meaning.
-fn compare_codes(got: &Tensor, want: &Tensor, may_differ: usize) -> Comparison {
-    let meaning = |tensor: &Tensor| match (tensor.element(), tensor.layout()) {
-        (ElementType::F8E4M3FN, Some(_)) => 0x7F,
-        _ => 0xFF,
-    };
+/// Counts codes that differ.
+fn compare_codes(got: &Tensor, want: &dyn Wanted, may_differ: usize) -> Comparison {
     let width = got.element().storage_bits().div_ceil(8);
-    let (got_values, want_values) = (got.to_f64(), want.to_f64());
-    let (got_codes, want_codes) = (got.to_codes(), want.to_codes());
+    let (got_values, want_values) = (got.to_f64(), want.values());
+    let (got_codes, want_codes) = (got.to_codes(), want.codes(got));
     let mut tally = Tally::new(got);
     for (index, (got_code, want_code)) in got_codes.chunks(width).zip(want_codes.chunks(width)).enumerate() {
-        let same = got_code.iter().zip(want_code).all(|(a, b)| a & meaning(got) == b & meaning(want));
+        let same = got_code.iter().zip(want_code).all(|(a, b)| a & got.meaning() == b & want.meaning());
         if !same {
             let (got_value, want_value) = (got_values[index], want_values[index]);
             let error = (got_value - want_value).abs();
@@ -428,6 +483,19 @@ mod tests {
         let (got, want) = (codes(&[1.0, 2.0, 3.0, 6.0]), codes(&[1.0, 3.0, 3.0, -6.0]));
         assert!(compare(&got, &want, &Tolerance::Count(2), Rounding::Same).ok);
         assert!(!compare(&got, &want, &Tolerance::Count(1), Rounding::Same).ok);
+    }
+
+    #[test]
+    fn f64_expectations_keep_their_value() {
+        let got = f32s(&[1.0, 3.0]);
+        let off = |error: f64| vec![1.0 + error, 3.0];
+        let compare = |want: &Vec<f64>| compare(&got, want, &Tolerance::Relative(1e-12), Rounding::Same);
+        assert!(compare(&off(1e-12)).ok);
+        // f32 cannot tell this value from 1.
+        let comparison = compare(&off(1e-11));
+        assert_eq!((comparison.ok, comparison.worst.expect("one").want), (false, 1.0 + 1e-11));
+        let codes = super::compare(&got, &off(1e-11), &Tolerance::Count(0), Rounding::Same);
+        assert!(codes.ok, "codes are those of the rounded value");
     }
 
     #[test]

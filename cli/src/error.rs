@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use fourfold::{Fault, chain};
 use fourfold_executor::{DataError, FileError, LaunchRecord, RunError, SealedError, TensorDataError};
+use fourfold_import::ImportError;
 use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
 
@@ -153,6 +154,9 @@ pub enum Error {
     /// Writing or reading a bundle failed.
     #[error(transparent)]
     Bundle(#[from] BundleError),
+    /// Importing a model failed.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// Running the program failed.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -198,7 +202,9 @@ impl Error {
             Error::Data(error) | Error::Bundle(BundleError::Folder(SealedError::Data(error))) => {
                 fault_of_data(error)
             }
-            Error::NotKept(_) => Fault::Bug,
+            Error::Import(ImportError::File(error)) => fault_of_file(error),
+            Error::Import(ImportError::Data(error)) => fault_of_data(error),
+            Error::NotKept(_) | Error::Import(ImportError::InvalidProgram { .. }) => Fault::Bug,
             Error::Sample(SampleError::Tensor { source, .. }) if source.is_resource_limit() => {
                 Fault::ResourceLimit
             }
@@ -206,6 +212,7 @@ impl Error {
             Error::Memory { .. } => Fault::ResourceLimit,
             Error::Interpret(InterpretError::Memory { .. }) => Fault::ResourceLimit,
             error if error.is_too_large_to_interpret() => Fault::ResourceLimit,
+            Error::Interpret(InterpretError::Index { .. }) => Fault::InvalidInput,
             Error::Interpret(_) => Fault::Bug,
             _ => Fault::InvalidInput,
         }

@@ -9,12 +9,12 @@ use fourfold_executor::{Ran, RawTensor, Run, TensorDataError};
 use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{
-    Bound, Dim, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, TensorError, Value, bind,
-    interpret,
+    Bound, Dim, ElementType, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, TensorError,
+    Value, bind, interpret,
 };
 use fourfold_scheduler::{Fate, Normalized, Partition, ScaledMmaPlan};
 
-use crate::compare::{Comparison, Rounding, Tolerance, compare, compare_or, largest};
+use crate::compare::{Comparison, Rounding, Tolerance, Wanted, compare, compare_or, largest};
 use crate::error::Error;
 use crate::header::Header;
 use crate::load::Inputs;
@@ -67,7 +67,7 @@ struct Expectation<'a> {
     value: Value,
     /// The name of the reference in the report.
     against: String,
-    want: &'a Tensor,
+    want: &'a dyn Wanted,
     /// The tolerance and its text in the report.
     tolerance: (Tolerance, String),
 }
@@ -138,7 +138,8 @@ impl<'a> Comparer<'a> {
     ) -> Result<Vec<OutputReport>, Error> {
         let mut outputs = Vec::new();
         let mut covered = Vec::new();
-        if let Inputs::Data { file, data, .. } = inputs {
+        if let Inputs::Data { described, data, .. } = inputs {
+            notes.extend(data.stale.values().cloned());
             for (name, stored) in &data.expected {
                 let Some(value) = self.original.facts().value_named(name) else {
                     notes.push(format!("expected.{name} is not compared: the program has no value %{name}"));
@@ -148,12 +149,17 @@ impl<'a> Comparer<'a> {
                 let Some(want) = self.fitting(value, stored, None, &against, &mut outputs)? else { continue };
                 covered.push(value);
                 let tolerance = self.tolerance(value);
-                outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+                let want = want.for_tolerance(&tolerance.0, self.original.module().ty(value).element)?;
+                let want = want.as_wanted();
+                outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
             }
             for expected in &self.header.expected {
+                if data.stale.contains_key(&expected.tensor) {
+                    continue;
+                }
                 let value = self.value_named(&expected.value)?;
                 let stored = data.other.get(&expected.tensor).ok_or_else(|| {
-                    let (file, name, value) = (file.display(), &expected.tensor, &expected.value);
+                    let (file, name, value) = (described, &expected.tensor, &expected.value);
                     Error::Missing(match data.inputs.contains_key(name) {
                         true => format!(
                             "`{name}` of {file} is an input of the program and cannot be the expectation of %{value}; \
@@ -168,7 +174,8 @@ impl<'a> Comparer<'a> {
                 let may_differ = expected.may_differ;
                 let tolerance = (Tolerance::Count(may_differ), format!("{may_differ} codes may differ"));
                 let against = expected.tensor.clone();
-                outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+                let want = want.as_wanted();
+                outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
             }
         } else if let Some(expected) = self.header.expected.first() {
             let name = &expected.value;
@@ -240,7 +247,8 @@ impl<'a> Comparer<'a> {
                 false => self.tolerance(value),
             };
             let against = RECORDED.to_owned();
-            outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+            let want = want.as_wanted();
+            outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
         }
         if recorded.ok {
             return Ok(outputs);
@@ -380,6 +388,7 @@ impl<'a> Comparer<'a> {
     fn compare_one(&self, expectation: &Expectation<'_>) -> Result<OutputReport, Error> {
         let Expectation { value, against, want, tolerance: (tolerance, rule) } = expectation;
         let (got, source) = self.computed(*value)?;
+        let want: &dyn Wanted = *want;
         check_room_to_compare(self.original.module().name_of(*value), want)?;
         let operand = self.converted_operand(*value);
         let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
@@ -395,7 +404,7 @@ impl<'a> Comparer<'a> {
     fn compare_moved(
         &self,
         value: Value,
-        (got, want): (&Tensor, &Tensor),
+        (got, want): (&Tensor, &dyn Wanted),
         (tolerance, rule): (&Tolerance, String),
         rounding: Rounding<'_>,
     ) -> (Comparison, String) {
@@ -455,7 +464,7 @@ impl<'a> Comparer<'a> {
         &self,
         (name, segment): (&str, Option<usize>),
         against: &str,
-        want: &Tensor,
+        want: &dyn Wanted,
         (tolerance, rule): &(Tolerance, String),
         source: &'static str,
         comparison: Comparison,
@@ -463,7 +472,7 @@ impl<'a> Comparer<'a> {
         let (relative, may_differ) = match tolerance {
             Tolerance::Relative(relative) => (Some(*relative), None),
             Tolerance::Each(each) => {
-                let (bound, magnitude) = (largest(each), largest(&want.to_f64()));
+                let (bound, magnitude) = (largest(each), largest(&want.values()));
                 (Some(if bound == 0.0 { 0.0 } else { bound / magnitude }), None)
             }
             Tolerance::Count(count) => (None, Some(*count)),
@@ -531,7 +540,7 @@ impl<'a> Comparer<'a> {
         layout: Option<ScaleLayout>,
         name: &str,
         outputs: &mut Vec<OutputReport>,
-    ) -> Result<Option<Tensor>, Error> {
+    ) -> Result<Option<Want>, Error> {
         match self.stored_as(value, stored, layout, name) {
             Ok(want) => Ok(Some(want)),
             Err(error @ Error::Expected { .. }) => {
@@ -551,7 +560,7 @@ impl<'a> Comparer<'a> {
         stored: &RawTensor,
         layout: Option<ScaleLayout>,
         name: &str,
-    ) -> Result<Tensor, Error> {
+    ) -> Result<Want, Error> {
         let module = self.original.module();
         let ty = module.ty(value);
         let dims = bind::concrete_dims(ty, &self.bound.symbols).ok_or_else(|| {
@@ -562,17 +571,20 @@ impl<'a> Comparer<'a> {
             (Some(_), Some(stated)) => vec![Some(stated)],
             (Some(own), None) => vec![Some(own), Some(ScaleLayout::Linear)],
         };
+        if let Some(values) = stored.as_f64().filter(|_| ty.element.is_arithmetic() && stored.dims == dims) {
+            return Ok(Want::F64 { dims, values });
+        }
         let as_stored = || stored.as_stored().filter(|t| t.dims() == dims && t.element().is_arithmetic());
         for layout in layouts {
             match stored.as_type(ty.element, &dims, layout) {
-                Ok(tensor) => return Ok(tensor),
+                Ok(tensor) => return Ok(Want::Tensor(tensor)),
                 Err(TensorDataError::Tensor(TensorError::Memory { bytes, .. })) => {
                     return Err(Error::Memory { what: format!("`{name}`"), bytes });
                 }
                 Err(_) => {}
             }
         }
-        as_stored().filter(|_| ty.element.is_arithmetic()).ok_or_else(|| Error::Expected {
+        as_stored().filter(|_| ty.element.is_arithmetic()).map(Want::Tensor).ok_or_else(|| Error::Expected {
             tensor: name.to_owned(),
             found: format!("{} of shape {:?}", stored.dtype, stored.dims),
             value: module.name_of(value).to_owned(),
@@ -581,9 +593,37 @@ impl<'a> Comparer<'a> {
     }
 }
 
+/// The expected values of the data.
+enum Want {
+    Tensor(Tensor),
+    F64 { dims: Vec<usize>, values: Vec<f64> },
+}
+
+impl Want {
+    fn as_wanted(&self) -> &dyn Wanted {
+        match self {
+            Want::Tensor(tensor) => tensor,
+            Want::F64 { values, .. } => values,
+        }
+    }
+
+    /// Rounds values in f64 to the type of the value if its bits must be equal, since no result has more digits.
+    fn for_tolerance(self, tolerance: &Tolerance, element: ElementType) -> Result<Want, Error> {
+        match self {
+            Want::F64 { dims, values } if *tolerance == Tolerance::Relative(0.0) => {
+                let what = || "the rounded expectation".to_owned();
+                let rounded = Tensor::from_f64(element, dims, None, &values);
+                let memory = |_| Error::Memory { what: what(), bytes: std::mem::size_of_val(&values[..]) };
+                rounded.map(Want::Tensor).map_err(memory)
+            }
+            want => Ok(want),
+        }
+    }
+}
+
 /// Fails if memory does not suffice to compare a value with `want`: both in f64, the codes of both, and the
 /// unrounded operand.
-fn check_room_to_compare(name: &str, want: &Tensor) -> Result<(), Error> {
+fn check_room_to_compare(name: &str, want: &dyn Wanted) -> Result<(), Error> {
     const EACH: usize = 40;
     let no_memory = |NoMemory { bytes }| Error::Memory { what: format!("the comparison of %{name}"), bytes };
     check_memory(want.count().saturating_mul(EACH)).map_err(no_memory)

@@ -111,7 +111,7 @@ func @mixed(
                 let (cut, _) =
                     fourfold_ir::load(&source).unwrap_or_else(|errors| panic!("{source}{errors:?}"));
                 let header = crate::header::read(&source, &cut).expect("its comments are well-formed");
-                assert_eq!(header.data.as_deref(), Some("data.safetensors"));
+                assert_eq!(header.data, ["data.safetensors"]);
                 assert_eq!((header.tolerance, header.allow.contract), (Some(1e-4), true));
                 (cut, header)
             })

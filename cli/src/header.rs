@@ -1,7 +1,10 @@
 //! The directives in the comments above a program: data, samples, tolerances, tests.
 //!
 //! Directives stand before the function, one per line:
-//! - `; data: FILE`: the tensors, in a safetensors file beside the program;
+//! - `; data: FILE`: the tensors, in a safetensors file beside the program; may repeat, and later files add or replace
+//!   tensors;
+//! - `; tensor: INPUT = "NAME"[SLICE] in "FILE" as WORD`: the tensor of one input, read in place
+//!   ([`TensorReference`]);
 //! - `; sample: RULE seed=N [SYMBOL=EXTENT ...]`: seeded inputs ([`fourfold_ir::sample`]); may repeat;
 //! - `; tolerance: [NAME] T`: the tolerance of value NAME, or of every other value, relative to its largest
 //!   magnitude;
@@ -18,6 +21,7 @@ mod spelling;
 
 use std::collections::BTreeMap;
 
+use fourfold_executor::{ReferenceError, TensorReference};
 use fourfold_ir::sample::{Recipe, Rule};
 use fourfold_ir::text::{self, Comment, Directive};
 use fourfold_ir::{Diagnostic, Program, ScaleLayout, Span};
@@ -25,15 +29,17 @@ use fourfold_scheduler::NormalizeOptions;
 
 use self::spelling::nearest;
 
-const KEYS: [&str; 6] = ["data", "sample", "tolerance", "expected", "allow", "test"];
+const KEYS: [&str; 7] = ["data", "tensor", "sample", "tolerance", "expected", "allow", "test"];
 /// The kinds of file tests.
 const TESTS: [&str; 5] = ["partition", "normalize", "emit", "run", "error"];
 
 /// The directives of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Header {
-    /// The data file, relative to the program's folder.
-    pub data: Option<String>,
+    /// The data files, relative to the program's folder.
+    pub data: Vec<String>,
+    /// The tensors of single inputs.
+    pub tensors: Vec<TensorReference>,
     /// The recipes of seeded inputs, in order.
     pub samples: Vec<Recipe>,
     /// The tolerance of every value without one of its own.
@@ -104,6 +110,29 @@ fn trailing(source: &str) -> Vec<Comment<'_>> {
 }
 
 impl Header {
+    /// Replaces tolerances: one without a name replaces all of the file, and one with a name that of its value.
+    pub(crate) fn replace_tolerances(
+        &mut self,
+        given: &[(Option<String>, f64)],
+        program: &Program,
+    ) -> Result<(), String> {
+        if let Some((_, tolerance)) = given.iter().find(|(name, _)| name.is_none()) {
+            self.tolerances.clear();
+            self.tolerance = Some(*tolerance);
+        }
+        for (name, tolerance) in given {
+            let Some(name) = name else { continue };
+            if program.facts().value_named(name).is_none() {
+                let values = program.module().values.values().map(|value| value.name.as_str());
+                let meant = text::nearest(name, values);
+                let meant = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
+                return Err(format!("the tolerance of %{name}: the program has no value %{name}{meant}"));
+            }
+            self.tolerances.insert(name.clone(), *tolerance);
+        }
+        Ok(())
+    }
+
     /// Returns the tolerance that the file states for a value.
     pub fn tolerance_of(&self, name: &str) -> Option<f64> {
         self.tolerances.get(name).copied().or(self.tolerance)
@@ -116,8 +145,14 @@ impl Header {
             None => Err(format!("the program has no value %{name}")),
         };
         match directive.key.as_str() {
-            "data" if self.data.is_some() => return Err("the program has a second `data` line".to_owned()),
-            "data" => self.data = Some(value.to_owned()),
+            "data" => self.data.push(value.to_owned()),
+            "tensor" => {
+                let reference = read_reference(value, program)?;
+                if self.tensors.iter().any(|known| known.input == reference.input) {
+                    return Err(format!("the input %{} has a second `tensor` line", reference.input));
+                }
+                self.tensors.push(reference);
+            }
             "sample" => self.samples.push(read_sample(value, program)?),
             "tolerance" => {
                 let replaced = match value.split_once(' ') {
@@ -220,12 +255,27 @@ fn wrong(span: Span, message: String) -> Diagnostic {
     Diagnostic { code: "bad_directive", message, span: Some(span), op: None, notes: Vec::new() }
 }
 
-fn read_tolerance(text: &str) -> Result<f64, String> {
+/// Parses a tolerance.
+pub(crate) fn read_tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         // A tolerance beyond 1 would accept zeros.
         Ok(tolerance) if (0.0..=1.0).contains(&tolerance) => Ok(tolerance),
         _ => Err(format!("expected a tolerance from 0 to 1, such as `1e-5` or `fc2 1e-4`, found `{text}`")),
     }
+}
+
+fn read_reference(text: &str, program: &Program) -> Result<TensorReference, String> {
+    let reference: TensorReference = text.parse().map_err(|error: ReferenceError| error.to_string())?;
+    let module = program.module();
+    let inputs = || module.inputs.iter().map(|input| module.name_of(*input));
+    if inputs().any(|name| name == reference.input) {
+        return Ok(reference);
+    }
+    let input = &reference.input;
+    Err(match text::nearest(input, inputs()) {
+        Some(meant) => format!("the program has no input %{input}; did you mean `{meant}`?"),
+        None => format!("the program has no input %{input}"),
+    })
 }
 
 fn read_sample(text: &str, program: &Program) -> Result<Recipe, String> {
@@ -287,6 +337,8 @@ fn read_expected(text: &str) -> Result<ExpectedCodes, String> {
 
 #[cfg(test)]
 mod tests {
+    use fourfold_executor::AxisSlice;
+
     use super::*;
 
     fn read_header(directives: &str) -> Result<Header, Vec<Diagnostic>> {
@@ -301,11 +353,15 @@ mod tests {
     fn every_directive_is_read_and_other_comments_are_not() {
         let header = read_header(
             "; A note: with a colon.\n; notes: none\n; data: a.safetensors\n; sample: exact seed=7 M=3 B=2\n\
+             ; data: b.safetensors\n; tensor: fc2 = \"b.c\"[3] in \"../m.safetensors\"\n\
              ; tolerance: 1e-5\n; tolerance: fc2 1e-4\n; expected: fc1 = fc2.input, 4 may differ\n\
              ; expected: fc2 = fc2.scale linear, 0 may differ\n; allow: contract\n; test: run\n",
         )
         .expect("all are well-formed");
-        assert_eq!(header.data.as_deref(), Some("a.safetensors"));
+        assert_eq!(header.data, ["a.safetensors", "b.safetensors"]);
+        let slice = vec![AxisSlice::Index(3)];
+        let tensors = [TensorReference::tensor("fc2", "b.c").sliced(slice).in_file("../m.safetensors")];
+        assert_eq!(header.tensors, tensors);
         assert_eq!(header.samples[0].symbols, vec![("M".to_owned(), 3), ("B".to_owned(), 2)]);
         assert_eq!(header.samples[0].seed, 7);
         assert_eq!(header.tolerance_of("fc2"), Some(1e-4));
@@ -321,6 +377,27 @@ mod tests {
         assert_eq!(header.tests, vec!["run"]);
         assert!(header.allow.contract);
         assert!(!read_header("; test: run\n").expect("it is well-formed").allow.contract);
+    }
+
+    #[test]
+    fn given_tolerances_replace_those_of_the_file() {
+        let lines = "; tolerance: 1e-5\n; tolerance: fc2 1e-4\n";
+        let source = format!(
+            "fir 1\n{lines}func @f(%fc1: tensor<[2], f32>, %fc2: tensor<[2], f32>) {{\n  return %fc1\n}}\n"
+        );
+        let (program, _) = fourfold_ir::load(&source).expect("the program is valid");
+        let replaced = |given: &[(Option<&str>, f64)]| {
+            let mut header = read(&source, &program).expect("it is well-formed");
+            let given: Vec<_> = given.iter().map(|(name, t)| (name.map(str::to_owned), *t)).collect();
+            header.replace_tolerances(&given, &program)?;
+            Ok::<_, String>((header.tolerance_of("fc1"), header.tolerance_of("fc2")))
+        };
+        assert_eq!(replaced(&[]), Ok((Some(1e-5), Some(1e-4))));
+        assert_eq!(replaced(&[(None, 1e-3)]), Ok((Some(1e-3), Some(1e-3))));
+        assert_eq!(replaced(&[(Some("fc2"), 1e-2)]), Ok((Some(1e-5), Some(1e-2))));
+        assert_eq!(replaced(&[(Some("fc2"), 1e-2), (None, 0.0)]), Ok((Some(0.0), Some(1e-2))));
+        let error = replaced(&[(Some("fc_2"), 1e-2)]).expect_err("there is no such value");
+        assert!(error.contains("no value %fc_2; did you mean `fc2`?"), "{error}");
     }
 
     #[test]
@@ -341,6 +418,11 @@ mod tests {
             "expected: fc1 = b square, 1 may differ",
             "allow: everything",
             "alow: contract",
+            "tensor: fc1 = b",
+            "tensor: fc1 = \"b\"[-1]",
+            "tensor: fc1 = \"b\" as bytes",
+            "tensor: fc3 = \"b\"",
+            "tensor: fc1 = bytes 0:4",
         ] {
             let directives = format!("; {line}\n");
             let errors = read_header(&directives).expect_err(line);
@@ -349,6 +431,9 @@ mod tests {
             assert_eq!(errors[0].line_and_column(&source).map(|place| place.0), Some(2), "{line}");
         }
         assert!(read_header("; tolerance: 1e-3\n; tolerance: 1e-4\n").is_err(), "two of one kind");
+        let twice =
+            read_header("; tensor: fc1 = \"a\"\n; tensor: fc1 = \"b\"\n").expect_err("two for one input");
+        assert!(twice[0].message.contains("%fc1 has a second `tensor` line"), "{twice:?}");
     }
 
     #[test]
@@ -375,6 +460,11 @@ mod tests {
             ("test run", "`; test: run`"),
             ("expected fc1 = b, 1 may differ", "`; expected: fc1 = b, 1 may differ`"),
             ("expected fc1 = b", "`; expected: fc1 = b`"),
+            ("tensors: fc1 = \"a\"", "`tensor`"),
+            ("Tensor: fc1 = \"a\"", "`; tensor: fc1 = \"a\"`"),
+            ("tensor fc1 = \"a\" in \"f\"", "`; tensor: fc1 = \"a\" in \"f\"`"),
+            ("tensor: bias.fc2 = \"a\"", "no input %bias.fc2"),
+            ("tensor: fc_1 = \"a\"", "did you mean `fc1`?"),
             ("sample: exact sed=1", "`seed`"),
             ("sample: exact Q=1", "`M`, `B`, `seed`"),
         ] {
@@ -392,6 +482,7 @@ mod tests {
             "test whether the bias is added",
             "expected to be exact",
             "tolerance is not needed",
+            "tensor names are those of the checkpoint",
             "allow for rounding",
             "example: none",
             "note: nothing",

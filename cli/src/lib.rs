@@ -11,6 +11,7 @@
 //! | [`replay::replay`] | `replay` | runs a program or a bundle and compares every expected value |
 //! | [`replay::replay_bundled`] | `replay --bundle` | also writes the run to a folder that replays elsewhere |
 //! | [`verify::verify`](fn@verify::verify) | `verify` | compares every value that the kernels of many programs write |
+//! | [`import::import`](fn@import::import) | `import` | turns a quantized model into programs |
 //! | [`doctor::examine`] | `doctor` | reports what this machine has for building and running kernels |
 //!
 //! Each returns a report that serializes to the object of `--json`. [`Report`] and [`VerifyReport`] also display as
@@ -53,6 +54,7 @@ mod error;
 mod expectations;
 mod extract;
 mod header;
+pub mod import;
 mod load;
 mod precision;
 mod recorded;

@@ -1,9 +1,9 @@
-//! Reads programs from files, and their inputs from a data file or a seed.
+//! Reads programs from files, and their inputs from data files or a seed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{DataFile, TEXT_LIMIT, read_input, read_tensors_given};
+use fourfold_executor::{DataFile, DataSources, OtherTensors, TEXT_LIMIT, read_input};
 use fourfold_ir::sample::{self, Recipe, Rule};
 use fourfold_ir::{Diagnostic, Program, Tensor};
 
@@ -26,7 +26,7 @@ pub struct Loaded {
 /// The inputs of a run.
 #[derive(Debug)]
 pub(crate) enum Inputs {
-    Data { file: PathBuf, data: DataFile, symbols: Vec<(String, u64)> },
+    Data { described: String, data: DataFile, symbols: Vec<(String, u64)> },
     Sampled { recipe: Recipe, tensors: HashMap<String, Tensor> },
 }
 
@@ -55,6 +55,13 @@ pub(crate) fn load_text(file: &Path, source: String) -> Result<Loaded, Error> {
     }
 }
 
+impl Loaded {
+    /// Replaces tolerances that the program states.
+    pub(crate) fn replace_tolerances(&mut self, given: &[(Option<String>, f64)]) -> Result<(), Error> {
+        self.header.replace_tolerances(given, &self.program).map_err(Error::Missing)
+    }
+}
+
 impl Inputs {
     /// The rule of seeded inputs.
     pub(crate) fn rule(&self) -> Option<Rule> {
@@ -75,27 +82,78 @@ impl Inputs {
     /// Returns the name of the inputs in reports.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Inputs::Data { file, .. } => file.display().to_string(),
-            Inputs::Sampled { recipe, .. } => {
-                format!("seeded, rule {}, seed {}", recipe.rule.name(), recipe.seed)
-            }
+            Inputs::Data { described, .. } => described.clone(),
+            Inputs::Sampled { recipe, .. } => describe_recipe(recipe),
         }
     }
 }
 
-/// Returns the data file: the given one, else the one that the program names.
-pub(crate) fn data_of(loaded: &Loaded, given: Option<&Path>) -> Option<PathBuf> {
+/// Returns the sources of the program's tensors: those that its directives name, and the given files.
+pub(crate) fn sources_of(loaded: &Loaded, given: &[PathBuf]) -> DataSources {
     let folder = loaded.file.parent().unwrap_or(Path::new("."));
-    given.map(Path::to_owned).or_else(|| Some(folder.join(loaded.header.data.as_ref()?)))
+    DataSources {
+        files: loaded.header.data.iter().map(|file| folder.join(file)).collect(),
+        references: loaded.header.tensors.clone(),
+        folder: folder.to_owned(),
+        given: given.to_vec(),
+    }
 }
 
+/// Reads the program's tensors. `described` is the name of the inputs in reports [default: the files]. If the program
+/// refers to tensors in place, its first `; sample:` line draws the inputs without a tensor: a checkpoint has weights,
+/// but no activations.
 pub(crate) fn data_inputs(
-    file: PathBuf,
+    sources: &DataSources,
     symbols: &[(String, u64)],
-    program: &Program,
+    loaded: &Loaded,
+    described: Option<String>,
 ) -> Result<Inputs, Error> {
-    let data = read_tensors_given(&file, program.module(), symbols)?;
-    Ok(Inputs::Data { file, data, symbols: symbols.to_vec() })
+    let other: Vec<&str> = loaded.header.expected.iter().map(|expected| expected.tensor.as_str()).collect();
+    let opened = sources.open(loaded.program.module())?;
+    let missing = opened.missing();
+    let recipe = loaded.header.samples.first();
+    let recipe = recipe.filter(|_| !missing.is_empty() && !sources.references.is_empty());
+    let recipe = recipe.map(|recipe| with_symbols(recipe.clone(), symbols));
+    let (drawn, symbols) = match &recipe {
+        Some(recipe) => {
+            let is_missing = |name: &str| missing.contains(&name);
+            (sample::some_inputs(&loaded.program, recipe, &is_missing)?, recipe.symbols.as_slice())
+        }
+        None => (HashMap::new(), symbols),
+    };
+    let data = opened.read(symbols, OtherTensors::Named(&other), drawn)?;
+    let described = described.unwrap_or_else(|| match &recipe {
+        Some(recipe) => {
+            let names: Vec<String> = missing.iter().map(|name| format!("%{name}")).collect();
+            let seeded = describe_recipe(recipe);
+            format!("{}; {} {seeded}", describe_files(&data.files), names.join(", "))
+        }
+        None => describe_files(&data.files),
+    });
+    Ok(Inputs::Data { described, data, symbols: symbols.to_vec() })
+}
+
+fn describe_recipe(recipe: &Recipe) -> String {
+    format!("seeded, rule {}, seed {}", recipe.rule.name(), recipe.seed)
+}
+
+/// Replaces extents of symbols.
+pub(crate) fn with_symbols(mut recipe: Recipe, symbols: &[(String, u64)]) -> Recipe {
+    for (name, extent) in symbols {
+        recipe.symbols.retain(|(known, _)| known != name);
+        recipe.symbols.push((name.clone(), *extent));
+    }
+    recipe
+}
+
+/// Lists the files of a program's tensors. A checkpoint may have many, so only the first ones are named.
+pub(crate) fn describe_files(files: &[PathBuf]) -> String {
+    const NAMED: usize = 3;
+    let named: Vec<String> = files.iter().take(NAMED).map(|file| file.display().to_string()).collect();
+    match files.len().saturating_sub(NAMED) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
 }
 
 pub(crate) fn sampled_inputs(recipe: Recipe, program: &Program) -> Result<Inputs, Error> {

@@ -100,8 +100,8 @@ pub(crate) fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) ->
 
 /// Returns true if device and CPU compute the same bits.
 pub(crate) fn is_correctly_rounded(kind: UnaryKind) -> bool {
-    use UnaryKind::{Abs, Neg, Reciprocal, Relu, Sqrt};
-    matches!(kind, Neg | Abs | Relu | Sqrt | Reciprocal)
+    use UnaryKind::{Abs, Ceil, Floor, Neg, Reciprocal, Relu, Round, Sqrt};
+    matches!(kind, Neg | Abs | Relu | Sqrt | Reciprocal | Floor | Ceil | Round)
 }
 
 #[cfg(test)]

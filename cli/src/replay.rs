@@ -12,7 +12,7 @@ use crate::bundle::{self, Bundle, BundleOptions};
 use crate::error::{BundleError, Error};
 use crate::expectations::Scope;
 pub use crate::load::{Loaded, load};
-use crate::load::{data_inputs, data_of, sampled_inputs};
+use crate::load::{data_inputs, sampled_inputs, sources_of, with_symbols};
 use crate::report::Report;
 pub use crate::run::{ReplayOptions, plan};
 use crate::run::{Stages, describe_kernels, replay_compiled, run_stages};
@@ -57,10 +57,12 @@ pub(crate) fn replay_stages(
         return bundle::replay_opened(file, &opened, options, progress, stages);
     }
     let loaded = stages.loaded.insert(load(file)?);
-    stages.data = data_of(loaded, options.data.as_deref());
-    let read = |loaded: &Loaded| match data_of(loaded, options.data.as_deref()) {
-        Some(data) => data_inputs(data, &options.symbols, &loaded.program),
-        None => {
+    loaded.replace_tolerances(&options.tolerances)?;
+    let sources = sources_of(loaded, &options.data);
+    stages.sources = (!sources.is_empty()).then(|| sources.clone());
+    let read = |loaded: &Loaded| match sources.is_empty() {
+        false => data_inputs(&sources, &options.symbols, loaded, None),
+        true => {
             let unsaid = || Recipe { rule: Rule::Normal, seed: 0, symbols: Vec::new() };
             let recipe = loaded.header.samples.first().cloned().unwrap_or_else(unsaid);
             sampled_inputs(with_symbols(recipe, &options.symbols), &loaded.program)
@@ -79,14 +81,6 @@ pub fn replay_sample(loaded: &Loaded, target: Option<&str>, recipe: &Recipe) -> 
     let inputs = sampled_inputs(recipe.clone(), &loaded.program)?;
     let compiled = backend.compile(plan(&backend, loaded)?, &CompileOptions::default(), &|_| {});
     replay_compiled(loaded, &compiled, &inputs, Scope::Outputs)
-}
-
-fn with_symbols(mut recipe: Recipe, symbols: &[(String, u64)]) -> Recipe {
-    for (name, extent) in symbols {
-        recipe.symbols.retain(|(known, _)| known != name);
-        recipe.symbols.push((name.clone(), *extent));
-    }
-    recipe
 }
 
 /// A replay that was kept as a bundle.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use fourfold::kernels::PlannedKernel;
 use fourfold::{Backend, CompileOptions, Compiled, Event, Options, Planned};
 use fourfold_executor::fallback::processor;
-use fourfold_executor::{Ran, Run, RunOptions};
+use fourfold_executor::{DataSources, Ran, Run, RunOptions};
 use fourfold_ir::bind;
 
 use crate::error::{BundleError, Error};
@@ -21,8 +21,11 @@ pub struct ReplayOptions {
     pub backend: Options,
     /// Options of the compiler, and debug mode for both the build and the run.
     pub compile: CompileOptions,
-    /// The data file; by default the one that the program names, or that of the bundle.
-    pub data: Option<PathBuf>,
+    /// Data files. Their tensors add to those that the program names, or to those of the bundle, and replace tensors of
+    /// the same name. Of several files, the last counts.
+    pub data: Vec<PathBuf>,
+    /// Tolerances of values by name. One without a name replaces every tolerance that the program states.
+    pub tolerances: Vec<(Option<String>, f64)>,
     /// Extents of symbols. For seeded inputs they override those of the program's `sample` line; data must agree
     /// with them.
     pub symbols: Vec<(String, u64)>,
@@ -35,8 +38,8 @@ pub(crate) struct Stages {
     pub(crate) segment: Option<usize>,
     pub(crate) loaded: Option<Loaded>,
     pub(crate) backend: Option<Backend>,
-    /// The data file to read.
-    pub(crate) data: Option<PathBuf>,
+    /// The sources of the tensors; `None` for seeded inputs, and for those of a segment.
+    pub(crate) sources: Option<DataSources>,
     pub(crate) inputs: Option<Inputs>,
     pub(crate) compiled: Option<Compiled>,
     /// The values of the normalized program.

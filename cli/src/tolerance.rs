@@ -239,11 +239,14 @@ impl<'a> KernelRun<'a> {
                 let bounds = reduced.bounds(&want.to_f64());
                 Ok(vec![self.within(*value, want, bounds, bound, got)?])
             }
-            OutputKind::Quantized { codes, scales, global, element, block, scale_rounding, .. } => {
+            OutputKind::Quantized {
+                codes, scales, global, element, block, scale_rounding, formula, ..
+            } => {
                 let rule = BlockRule {
                     element: *element,
                     block: *block as usize,
                     rounding: *scale_rounding,
+                    formula: *formula,
                     global: global.map_or(1.0, |operand| intervals.operand(operand, 0) as f32),
                 };
                 let want = (self.take(values, *codes)?, self.take(values, *scales)?);

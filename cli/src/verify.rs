@@ -24,7 +24,7 @@ use fourfold_scheduler::ScaledMmaPlan;
 
 use crate::error::Error;
 use crate::expectations::{NORMALIZED, Scope, check_work};
-use crate::load::{Inputs, Loaded, data_inputs, data_of, load, sampled_inputs};
+use crate::load::{Inputs, Loaded, data_inputs, load, sampled_inputs, sources_of};
 use crate::report::{LeftOut, Report, SegmentReport, VerifyLaunch, VerifyReport, VerifyRow, kernel_name};
 use crate::report_file::{ReportFile, RunEntry, State, TimingEntry, describe_options, time};
 use crate::run::{plan, replay_compiled};
@@ -37,8 +37,8 @@ pub struct VerifyOptions {
     pub backend: Options,
     /// Options of the compiler.
     pub compile: CompileOptions,
-    /// The data file of every program, instead of the one that it names.
-    pub data: Option<PathBuf>,
+    /// Data files for every program, as in [`ReplayOptions::data`](crate::replay::ReplayOptions::data).
+    pub data: Vec<PathBuf>,
     /// The file that receives the report with the machine, the kernels and their times. It must not exist yet.
     pub report: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ pub fn verify(
     let mut file = match &options.report {
         Some(path) => {
             let about =
-                describe_options(paths.len(), &options.backend, &options.compile, options.data.is_some());
+                describe_options(paths.len(), &options.backend, &options.compile, !options.data.is_empty());
             let named: Vec<PathBuf> =
                 paths.iter().chain(&options.data).chain([path]).map(PathBuf::clone).collect();
             Some(ReportFile::create(path, about, &named)?)
@@ -124,7 +124,7 @@ fn verify_with(
                 report.leave_out(name, LeftOut::NoKernel);
                 continue;
             }
-            let inputs = all_inputs(&loaded, options.data.as_deref())?;
+            let inputs = all_inputs(&loaded, &options.data)?;
             if inputs.is_empty() {
                 report.leave_out(name, LeftOut::NoInputs);
                 continue;
@@ -298,9 +298,10 @@ fn programs(path: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// Returns the data, or every recipe of seeded inputs.
-fn all_inputs(loaded: &Loaded, data: Option<&Path>) -> Result<Vec<Inputs>, Error> {
-    if let Some(data) = data_of(loaded, data) {
-        return Ok(vec![data_inputs(data, &[], &loaded.program)?]);
+fn all_inputs(loaded: &Loaded, data: &[PathBuf]) -> Result<Vec<Inputs>, Error> {
+    let sources = sources_of(loaded, data);
+    if !sources.is_empty() {
+        return Ok(vec![data_inputs(&sources, &[], loaded, None)?]);
     }
     loaded.header.samples.iter().map(|recipe| sampled_inputs(recipe.clone(), &loaded.program)).collect()
 }

@@ -56,8 +56,8 @@ pub use emulation::{
     EMULATED_TARGETS, EMULATOR, PtxText, RewriteError, RewriteProblem, emulate, rewrite_ptx,
 };
 pub use epilogue::{
-    Epilogue, Operand, Output, OutputKind, Step, StepKind, device_functions, output_functions,
-    quantization_functions, scale_functions,
+    Epilogue, Operand, Output, OutputKind, Step, StepKind, device_functions, even_functions,
+    formula_functions, formula_type, output_functions, quantization_functions, scale_functions,
 };
 pub use extents::Extents;
 pub use source::{
@@ -66,4 +66,4 @@ pub use source::{
 };
 pub use spec::{KernelSpec, ScaledMmaSpec};
 pub use specify::specify;
-pub use targets::{TARGETS, Target, capabilities, target};
+pub use targets::{BINARY_FUNCTIONS, TARGETS, Target, UNARY_FUNCTIONS, capabilities, target};

@@ -5,6 +5,7 @@
 mod tests;
 
 use fourfold_ir::Program;
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_scheduler::{Plan, ScaledMmaPlan};
 
 use crate::block_quantize::{self, BlockQuantizeSpec};
@@ -37,7 +38,11 @@ pub fn specify(
         }
         Plan::BlockQuantize(plan) => {
             let format = match plan.scale_rounding {
-                None => block_quantize::Format::Nvfp4,
+                None if plan.formula == Nvfp4Formula::DEFAULT => block_quantize::Format::Nvfp4,
+                None => {
+                    let has_global = plan.global.is_some();
+                    block_quantize::Format::Nvfp4By { formula: plan.formula, has_global }
+                }
                 Some(rounding) => block_quantize::Format::Mx(plan.format.element, rounding),
             };
             let configuration = block_quantize::Configuration::usual(plan.input, format, plan.layout);

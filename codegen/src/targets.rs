@@ -51,6 +51,27 @@ const SM90_GRID: GridCapability = GridCapability {
     max_tiles: i32::MAX as u64 / 8,
 };
 
+/// The functions of one operand that epilogues compute: those whose device code was measured.
+pub const UNARY_FUNCTIONS: [UnaryKind; 13] = [
+    UnaryKind::Neg,
+    UnaryKind::Abs,
+    UnaryKind::Exp,
+    UnaryKind::Sqrt,
+    UnaryKind::Rsqrt,
+    UnaryKind::Reciprocal,
+    UnaryKind::Tanh,
+    UnaryKind::Erf,
+    UnaryKind::Sigmoid,
+    UnaryKind::Relu,
+    UnaryKind::Gelu,
+    UnaryKind::GeluTanh,
+    UnaryKind::Silu,
+];
+
+/// The functions of two operands that epilogues compute.
+pub const BINARY_FUNCTIONS: [BinaryKind; 6] =
+    [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Div, BinaryKind::Max, BinaryKind::Min];
+
 /// The formats with generated kernels: FP4 by FP4. Formats with an FP8 operand have none yet.
 const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
 
@@ -143,8 +164,8 @@ fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapabil
         c: matrices.clone(),
         epilogue: EpilogueCapability {
             elements: results.into_iter().chain(narrow).collect(),
-            unary: UnaryKind::ALL.to_vec(),
-            binary: BinaryKind::ALL.to_vec(),
+            unary: UNARY_FUNCTIONS.to_vec(),
+            binary: BINARY_FUNCTIONS.to_vec(),
             clamp: true,
             select: true,
             operands: OperandShape::ALL.map(|shape| operand_capability(shape, &matrices)).to_vec(),
@@ -247,8 +268,8 @@ mod tests {
                 );
                 assert!(fp4.epilogue.max_outputs <= crate::MAX_OUTPUTS);
                 assert_eq!(fp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
-                assert_eq!(fp4.epilogue.unary, UnaryKind::ALL);
-                assert_eq!(fp4.epilogue.binary, BinaryKind::ALL);
+                assert_eq!(fp4.epilogue.unary, UNARY_FUNCTIONS);
+                assert_eq!(fp4.epilogue.binary, BINARY_FUNCTIONS);
                 for shape in OperandShape::ALL {
                     let rule = fp4.epilogue.operand(shape).expect("every shape is read");
                     let multiple = |element| rule.element(element).map(|rule| rule.n_multiple);

@@ -4,6 +4,8 @@
 //! input, with the same limit.
 
 mod append;
+mod folders;
+mod regular;
 mod write;
 
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +18,9 @@ use rustix::fs::OFlags;
 use serde::Serializer;
 
 pub use self::append::AppendFile;
-pub use self::write::{create_file, write_file};
+pub use self::folders::{create_folder, files_in, path_from};
+pub use self::regular::RegularFile;
+pub use self::write::{create_file, write_file, write_generated_file};
 
 /// The maximum size of programs, manifests, tables and problem lists, in bytes.
 pub const TEXT_LIMIT: u64 = 64 << 20;
@@ -137,6 +141,11 @@ pub fn read_input(path: &Path, limit: u64) -> Result<String, FileError> {
         return Err(FileError::StandardInputTwice);
     }
     text_of(io::stdin().lock(), path, limit)
+}
+
+/// Wraps an error as an I/O error, for decoders that report only those.
+pub fn io_error(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::other(error)
 }
 
 /// Lists the files with this extension in a folder and its subfolders, sorted by path. Does not follow links to

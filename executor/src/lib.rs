@@ -94,13 +94,16 @@ pub use build::{
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;
 pub use data::{
-    DataError, DataFile, RawTensor, TensorDataError, read_tensors, read_tensors_given, write_tensors,
+    AxisSlice, DataError, DataFile, DataSources, OpenSources, OtherTensors, RawTensor, ReferenceError,
+    SafetensorsFile, StoredTensor, TensorDataError, TensorEncoding, TensorReference, TensorSource,
+    read_tensors, read_tensors_given, write_data, write_tensors,
 };
 pub use device::{Device, DeviceError, Gpu, discover};
 pub use fault::BuildFault;
 pub use files::{
-    AppendFile, FileError, RECORDS_LIMIT, TEXT_LIMIT, create_file, files_below, is_standard_stream,
-    read_input, read_text, serialize_path, write_file,
+    AppendFile, FileError, RECORDS_LIMIT, RegularFile, TEXT_LIMIT, create_file, create_folder, files_below,
+    files_in, io_error, is_standard_stream, path_from, read_input, read_text, serialize_path, write_file,
+    write_generated_file,
 };
 pub use host::{driver_release, host_name};
 pub use kernel::{Kernel, LoadError};

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::data::{DataError, write_tensors};
+use crate::data::{DataError, DataFile, write_data, write_tensors};
 use crate::temporary::{forget_temporary, is_ending, register_temporary};
 
 /// The name and version of a kind of sealed folder.
@@ -238,6 +238,16 @@ impl SealedWriter {
     pub fn write_tensors(&mut self, name: &str, tensors: &[(&str, &Tensor)]) -> Result<(), SealedError> {
         let path = self.place(name)?;
         write_tensors(&path, tensors)?;
+        self.seal_file(name, &path)
+    }
+
+    /// Adds the tensors of data files, in the format of [`write_data`].
+    ///
+    /// # Errors
+    /// When the name is invalid or already used, or the file cannot be written.
+    pub fn write_data(&mut self, name: &str, data: &DataFile) -> Result<(), SealedError> {
+        let path = self.place(name)?;
+        write_data(&path, data)?;
         self.seal_file(name, &path)
     }
 

@@ -63,13 +63,33 @@
 //!   is at byte `((r/128)·KT + c/4)·512 + (r%32)·16 + ((r%128)/32)·4 + c%4` of `roundup(rows, 128)·4·KT` bytes.
 //!
 //! Producers write zero padding; consumers tolerate any finite padding. `reshape` accepts and returns only linear
-//! scales.
+//! scales. `swizzle_scales` also turns `f8E4M3FN` numbers without a layout into scales, and scales into such numbers.
+//! It keeps every byte: as a number a byte has a sign, as a scale its bit 7 is ignored.
+//! `slice`, `concat` and `gather` move linear scales as they move other tensors.
+//!
+//! # Movement
+//!
+//! `reshape`, `transpose`, `broadcast`, `slice`, `concat`, `gather` and `pad` copy elements bit for bit:
+//! - `slice` takes the indices `start`, `start + step` and so on before `end` of each axis in `axes`, and every index of
+//!   other axes. The axes that it names have fixed extents.
+//! - `concat` joins operands along `axis`. The sum of their extents must be an extent: M and 3*M give 4*M.
+//! - `gather` of x and `i32` indices takes slices of x along `axis`. The axes of the indices replace the axis, so rows
+//!   `[R, C]` and indices `[B, S]` give `[B, S, C]`. An index below 0 or beyond the extent is an error of the run, even
+//!   if the result has no elements. Negative indices do not count from the end.
+//! - `pad` adds `low` elements before and `high` elements after the axes in `axes`. Their value is `value`, rounded to
+//!   the element type as a `constant` is.
+//!
+//! `transpose` and `broadcast` do not take FP4. The others take whole bytes of FP4 along the last axis: `slice` with even
+//! bounds and step 1, `pad` with even amounts, and `gather` along other axes.
 //!
 //! # Numerics
 //!
 //! Every op rounds once, to nearest even, to its result type. Operands are exact. Arithmetic ops take `f16`, `bf16` and
 //! `f32`. Their result type is the join of the operand types: the type itself if they are equal, else `f32`. Narrowing
 //! is always explicit: `convert`, `block_quantize`, or the result type of a multiplication.
+//!
+//! `add`, `sub`, `mul`, `max`, `min`, `compare` and `select` also take two `i32`. Sums, differences and products of
+//! integers wrap around: the result is the exact one modulo 2^32. Integers and floats do not mix without `convert`.
 //!
 //! `scaled_mma` is D = alpha · Σ_k (a·sfa)(b·sfb) + beta · C:
 //! - acc is the exact sum rounded to f32. For FP4 codes with `f8E4M3FN` scales, every product is a multiple of 2^-20
@@ -82,15 +102,29 @@
 //! once at the end. Elementwise functions are computed in f64 and rounded once. `max`, `min`, `relu` and `clamp`
 //! propagate NaN. `silu`, `gelu` and `gelu_tanh` are NaN at -inf, as their formulas are.
 //!
+//! `floor`, `ceil` and `round` (half to even) are exact and keep the sign of zero. `log` is NaN below 0 and -inf at 0.
+//! `sin` and `cos` are NaN at infinities. `pow` is that of IEEE 754: `pow(x, 0)` and `pow(1, y)` are 1 even for NaN, and
+//! a negative x to the power of a non-integer is NaN.
+//!
 //! `convert` to `f16` and `bf16` overflows to infinity. `convert` to `f4E2M1FN`, `f8E4M3FN` and `f8E5M2` saturates
 //! (CUDA's satfinite: infinity becomes the largest finite value, NaN becomes +6 in FP4 and NaN in FP8). `convert`
 //! to `i32` rounds to nearest even, saturates, and maps NaN to 0. Nothing converts to `f8E8M0FNU` or `i1`.
 //!
 //! `block_quantize` of v, with amax the largest magnitude of a block and rn an IEEE f32 rounding:
 //! - NVFP4, with the per-tensor scale g: s = e4m3(rn(rn(amax/6)/g)) and code = e2m1(rn(v / rn(s·g))). Codes are 0 where
-//!   s·g is 0. Where amax is 0, s and the codes are 0 for any g, including 0 and NaN.
+//!   s·g is 0. Where amax is 0, s and the codes are 0 for any g, including 0 and NaN. Attributes change the formula,
+//!   so that quantization written out op by op has an equal `block_quantize`:
+//!   - `scale_min` is a lower bound of the scale before it is rounded: s = e4m3(max(t, scale_min)), with t the quotient
+//!     above. It is at most 448 and defaults to 0. Where amax is 0, s is e4m3(scale_min).
+//!   - `amax = multiply` replaces rn(amax/6) by rn(amax · rn(1/6)).
+//!   - `global = multiply` replaces g by a factor: t = rn(rn(amax/6) · g), and rn(s/g) replaces rn(s·g).
+//!   - `codes = reciprocal_step` makes a code e2m1(rn(v · rn(1/step))), with step = rn(s·g) or rn(s/g).
+//!     `codes = reciprocal_scale` makes it e2m1(rn(v · rn(rn(1/g)/s))), or e2m1(rn(v · rn(g/s))) if g multiplies.
+//!   - `guard = false` takes the formula literally. No code is 0 because amax or the step is: 0/0 is NaN, whose code is
+//!     +6. The scale keeps the sign of max(t, scale_min), which is NaN if t is. Then g may be absent, which is a g of 1.
 //! - MX: s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`), or the least power of two that brings amax within
-//!   range (`ceil`); code = rn(v / s).
+//!   range (`ceil`). With `even`, s is that of `floor`, and twice that if amax is at least 1.75 times a power of two.
+//!   code = rn(v / s).
 //!
 //! `block_dequantize` is rn(code · scale · g).
 //!
@@ -106,6 +140,8 @@
 //!   by 4 ulp of f32.
 //! - `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, `clamp`, the functions of two operands, comparisons, `select` and
 //!   conversions must not differ.
+//!
+//! No kernel computes `log`, `sin`, `cos`, `floor`, `ceil`, `round` or `pow`.
 //!
 //! The error bound is propagated through the steps of the epilogue.
 #![forbid(unsafe_code)]
@@ -142,8 +178,8 @@ pub use interp::{InterpretError, interpret, interpret_op};
 pub use load::load;
 pub use module::{Module, Operation, ScaledMmaOperands, ValueData, ValueDef};
 pub use ops::{
-    AttributeError, AttributeValue, BinaryKind, ConstantValue, OpKind, Predicate, ReduceKind, ScaleRounding,
-    ScaledMma, UnaryKind,
+    AttributeError, AttributeValue, BinaryKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind,
+    ScaleRounding, ScaledMma, SliceRange, UnaryKind,
 };
 pub use program::{BlockFormat, Facts, Matmul, Program};
 pub use tensor::{Tensor, TensorError};

@@ -3,6 +3,7 @@
 use std::fmt;
 
 pub use crate::numeric::ScaleRounding;
+use crate::numeric::{CodeFormula, Nvfp4Formula, ScaleMin, Scaling};
 
 /// The kind of an operation, with its attributes. [`crate::Operation`] holds its operands and results.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,8 @@ pub enum OpKind {
         block: u32,
         /// Rounding of an MX scale to a power of two; absent for NVFP4.
         scale_rounding: Option<ScaleRounding>,
+        /// The formula of NVFP4; the default for MX.
+        formula: Nvfp4Formula,
     },
     /// Computes code · scale · g. Operands: codes, scales and optionally the per-tensor scale g, 1 by default.
     BlockDequantize {
@@ -51,6 +54,28 @@ pub enum OpKind {
     },
     /// Repeats extents of 1 and adds leading extents, as in NumPy.
     Broadcast,
+    /// Takes every `step`-th element of a range of some axes. An axis without a range is taken whole.
+    Slice {
+        /// At most one range per axis, by ascending axis.
+        ranges: Vec<SliceRange>,
+    },
+    /// Joins operands along one axis, in order.
+    Concat {
+        /// The axis.
+        axis: u32,
+    },
+    /// Takes slices of x along one axis. Operands: x, indices (`i32`). The axes of the indices replace the axis.
+    Gather {
+        /// The axis of x.
+        axis: u32,
+    },
+    /// Adds elements of one value before and after some axes.
+    Pad {
+        /// At most one amount per axis, by ascending axis.
+        amounts: Vec<PadAmount>,
+        /// The value of the added elements.
+        value: f64,
+    },
     /// Reduces along some axes.
     Reduce {
         /// The reduction.
@@ -92,6 +117,37 @@ impl ScaledMma {
     pub fn operand_count(self) -> usize {
         4 + usize::from(self.alpha) + usize::from(self.c) + usize::from(self.beta)
     }
+}
+
+/// The part of one axis that `slice` takes: `start`, `start + step` and so on, before `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SliceRange {
+    /// The axis.
+    pub axis: u32,
+    /// The first index.
+    pub start: u64,
+    /// The index after the last that may be taken.
+    pub end: u64,
+    /// The distance of two indices.
+    pub step: u64,
+}
+
+impl SliceRange {
+    /// The number of indices; 0 for a step of 0, which the verifier refuses.
+    pub fn extent(self) -> u64 {
+        if self.step == 0 { 0 } else { self.end.saturating_sub(self.start).div_ceil(self.step) }
+    }
+}
+
+/// The number of elements that `pad` adds to one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PadAmount {
+    /// The axis.
+    pub axis: u32,
+    /// Elements before index 0.
+    pub low: u64,
+    /// Elements after the last index.
+    pub high: u64,
 }
 
 /// The values of a `constant`.
@@ -161,6 +217,18 @@ named_enum!(
         GeluTanh => "gelu_tanh",
         /// x · sigmoid(x)
         Silu => "silu",
+        /// Natural logarithm. NaN below 0, -inf at 0.
+        Log => "log",
+        /// Sine of radians.
+        Sin => "sin",
+        /// Cosine of radians.
+        Cos => "cos",
+        /// The largest integer that is not above x.
+        Floor => "floor",
+        /// The least integer that is not below x.
+        Ceil => "ceil",
+        /// The nearest integer; the even one of two.
+        Round => "round",
     }
 );
 
@@ -179,6 +247,8 @@ named_enum!(
         Max => "max",
         /// The smaller operand. NaN propagates.
         Min => "min",
+        /// The left operand to the power of the right one, as IEEE 754's `pow`.
+        Pow => "pow",
     }
 );
 
@@ -308,7 +378,7 @@ pub enum AttributeError {
 impl OpKind {
     /// The mnemonics of all ops.
     pub fn mnemonics() -> impl Iterator<Item = &'static str> {
-        const OTHERS: [&str; 16] = [
+        const OTHERS: [&str; 20] = [
             "scaled_mma",
             "mma",
             "swizzle_scales",
@@ -321,6 +391,10 @@ impl OpKind {
             "reshape",
             "transpose",
             "broadcast",
+            "slice",
+            "concat",
+            "gather",
+            "pad",
             "reduce",
             "softmax",
             "layer_norm",
@@ -329,6 +403,11 @@ impl OpKind {
         let unary = UnaryKind::ALL.iter().map(|kind| kind.name());
         let binary = BinaryKind::ALL.iter().map(|kind| kind.name());
         OTHERS.into_iter().chain(unary).chain(binary)
+    }
+
+    /// A `block_quantize` with the default formula.
+    pub fn block_quantize(block: u32, scale_rounding: Option<ScaleRounding>) -> OpKind {
+        OpKind::BlockQuantize { block, scale_rounding, formula: Nvfp4Formula::DEFAULT }
     }
 
     /// The op's name in text.
@@ -348,6 +427,10 @@ impl OpKind {
             OpKind::Reshape => "reshape",
             OpKind::Transpose { .. } => "transpose",
             OpKind::Broadcast => "broadcast",
+            OpKind::Slice { .. } => "slice",
+            OpKind::Concat { .. } => "concat",
+            OpKind::Gather { .. } => "gather",
+            OpKind::Pad { .. } => "pad",
             OpKind::Reduce { .. } => "reduce",
             OpKind::Softmax { .. } => "softmax",
             OpKind::LayerNorm { .. } => "layer_norm",
@@ -361,11 +444,13 @@ impl OpKind {
         let list = |axes: &[u32]| AttributeValue::Numbers(axes.iter().map(|axis| f64::from(*axis)).collect());
         match self {
             OpKind::ScaledMma(mma) => vec![("block", whole(mma.block))],
-            OpKind::BlockQuantize { block, scale_rounding } => {
-                let mut attributes = vec![("block", whole(*block))];
+            OpKind::BlockQuantize { block, scale_rounding, formula } => {
+                let mut attributes = formula_attributes(*formula);
+                attributes.push(("block", whole(*block)));
                 if let Some(rounding) = scale_rounding {
                     attributes.push(("scale_rounding", AttributeValue::word(rounding_name(*rounding))));
                 }
+                attributes.sort_by_key(|(name, _)| *name);
                 attributes
             }
             OpKind::BlockDequantize { block } => vec![("block", whole(*block))],
@@ -374,6 +459,9 @@ impl OpKind {
             }
             OpKind::Compare(predicate) => vec![("predicate", AttributeValue::word(predicate.name()))],
             OpKind::Transpose { permutation } => vec![("permutation", list(permutation))],
+            OpKind::Slice { ranges } => slice_attributes(ranges),
+            OpKind::Concat { axis } | OpKind::Gather { axis } => vec![("axis", whole(*axis))],
+            OpKind::Pad { amounts, value } => pad_attributes(amounts, *value),
             OpKind::Reduce { kind, axes, keep_dims } => {
                 let mut attributes = vec![("axes", list(axes))];
                 if *keep_dims {
@@ -435,9 +523,10 @@ impl OpKind {
                 block: reader.whole("block")?,
                 scale_rounding: reader.optional_word(
                     "scale_rounding",
-                    "floor or ceil",
+                    "floor, ceil or even",
                     rounding_from_name,
                 )?,
+                formula: reader.formula()?,
             },
             "block_dequantize" => OpKind::BlockDequantize { block: reader.whole("block")? },
             "convert" => OpKind::Convert,
@@ -449,6 +538,10 @@ impl OpKind {
             "reshape" => OpKind::Reshape,
             "transpose" => OpKind::Transpose { permutation: reader.whole_list("permutation")? },
             "broadcast" => OpKind::Broadcast,
+            "slice" => OpKind::Slice { ranges: reader.ranges()? },
+            "concat" => OpKind::Concat { axis: reader.whole("axis")? },
+            "gather" => OpKind::Gather { axis: reader.whole("axis")? },
+            "pad" => OpKind::Pad { amounts: reader.amounts()?, value: reader.number("value")? },
             "reduce" => OpKind::Reduce {
                 kind: reader.word("kind", "sum, max, min, mean or amax", ReduceKind::from_name)?,
                 axes: reader.whole_list("axes")?,
@@ -471,11 +564,57 @@ impl OpKind {
     }
 }
 
+/// The attributes of a formula that differ from the default.
+fn formula_attributes(formula: Nvfp4Formula) -> Vec<(&'static str, AttributeValue)> {
+    let default = Nvfp4Formula::DEFAULT;
+    let mut attributes = Vec::new();
+    if formula.amax != default.amax {
+        attributes.push(("amax", AttributeValue::word(formula.amax.name())));
+    }
+    if formula.codes != default.codes {
+        attributes.push(("codes", AttributeValue::word(formula.codes.name())));
+    }
+    if formula.global != default.global {
+        attributes.push(("global", AttributeValue::word(formula.global.name())));
+    }
+    if !formula.guard {
+        attributes.push(("guard", AttributeValue::word("false")));
+    }
+    if formula.scale_min != default.scale_min {
+        attributes.push(("scale_min", AttributeValue::Number(f64::from(formula.scale_min.get()))));
+    }
+    attributes
+}
+
+fn slice_attributes(ranges: &[SliceRange]) -> Vec<(&'static str, AttributeValue)> {
+    let list = |number: fn(&SliceRange) -> f64| AttributeValue::Numbers(ranges.iter().map(number).collect());
+    let mut attributes = vec![
+        ("axes", list(|range| f64::from(range.axis))),
+        ("ends", list(|range| range.end as f64)),
+        ("starts", list(|range| range.start as f64)),
+    ];
+    if ranges.iter().any(|range| range.step != 1) {
+        attributes.push(("steps", list(|range| range.step as f64)));
+    }
+    attributes
+}
+
+fn pad_attributes(amounts: &[PadAmount], value: f64) -> Vec<(&'static str, AttributeValue)> {
+    let list = |number: fn(&PadAmount) -> f64| AttributeValue::Numbers(amounts.iter().map(number).collect());
+    vec![
+        ("axes", list(|amount| f64::from(amount.axis))),
+        ("high", list(|amount| amount.high as f64)),
+        ("low", list(|amount| amount.low as f64)),
+        ("value", AttributeValue::Number(value)),
+    ]
+}
+
 /// The name of a scale rounding in text.
 pub fn rounding_name(rounding: ScaleRounding) -> &'static str {
     match rounding {
         ScaleRounding::Floor => "floor",
         ScaleRounding::Ceil => "ceil",
+        ScaleRounding::Even => "even",
     }
 }
 
@@ -483,6 +622,7 @@ fn rounding_from_name(name: &str) -> Option<ScaleRounding> {
     match name {
         "floor" => Some(ScaleRounding::Floor),
         "ceil" => Some(ScaleRounding::Ceil),
+        "even" => Some(ScaleRounding::Even),
         _ => None,
     }
 }
@@ -527,6 +667,28 @@ impl<'a> AttributeReader<'a> {
         }
     }
 
+    /// The formula of an NVFP4 quantization. An absent attribute has its default.
+    fn formula(&mut self) -> Result<Nvfp4Formula, AttributeError> {
+        let scaling = "divide or multiply";
+        let codes = "quotient, reciprocal_step or reciprocal_scale";
+        let formula = Nvfp4Formula {
+            amax: self.optional_word("amax", scaling, Scaling::from_name)?.unwrap_or_default(),
+            global: self.optional_word("global", scaling, Scaling::from_name)?.unwrap_or_default(),
+            codes: self.optional_word("codes", codes, CodeFormula::from_name)?.unwrap_or_default(),
+            guard: self.optional_word("guard", "true or false", bool_from_name)?.unwrap_or(true),
+            ..Nvfp4Formula::DEFAULT
+        };
+        let Some(value) = self.find("scale_min") else { return Ok(formula) };
+        let bounded = match value {
+            AttributeValue::Number(number) if f64::from(*number as f32) == *number => {
+                ScaleMin::new(*number as f32)
+            }
+            _ => None,
+        };
+        let invalid = || self.invalid("scale_min", "an f32 of at most 448", value);
+        Ok(Nvfp4Formula { scale_min: bounded.ok_or_else(invalid)?, ..formula })
+    }
+
     fn whole(&mut self, name: &'static str) -> Result<u32, AttributeError> {
         let expected = "a whole number";
         match self.require(name, expected)? {
@@ -543,6 +705,51 @@ impl<'a> AttributeReader<'a> {
             }
             other => Err(self.invalid(name, expected, other)),
         }
+    }
+
+    /// A list of one number per axis of the attribute `axes`.
+    fn list_per_axis(
+        &mut self,
+        name: &'static str,
+        axes: usize,
+        value: &AttributeValue,
+    ) -> Result<Vec<u64>, AttributeError> {
+        match value {
+            AttributeValue::Numbers(numbers)
+                if numbers.len() == axes && numbers.iter().all(|number| is_whole_u64(*number)) =>
+            {
+                Ok(numbers.iter().map(|number| *number as u64).collect())
+            }
+            other => Err(self.invalid(name, PER_AXIS, other)),
+        }
+    }
+
+    fn required_per_axis(&mut self, name: &'static str, axes: usize) -> Result<Vec<u64>, AttributeError> {
+        let value = self.require(name, PER_AXIS)?;
+        self.list_per_axis(name, axes, value)
+    }
+
+    /// The ranges of a `slice`. Steps are 1 by default.
+    fn ranges(&mut self) -> Result<Vec<SliceRange>, AttributeError> {
+        let axes = self.whole_list("axes")?;
+        let starts = self.required_per_axis("starts", axes.len())?;
+        let ends = self.required_per_axis("ends", axes.len())?;
+        let steps = match self.find("steps") {
+            Some(value) => self.list_per_axis("steps", axes.len(), value)?,
+            None => vec![1; axes.len()],
+        };
+        let bounds = starts.into_iter().zip(ends).zip(steps);
+        let ranges = axes.into_iter().zip(bounds);
+        Ok(ranges.map(|(axis, ((start, end), step))| SliceRange { axis, start, end, step }).collect())
+    }
+
+    /// The amounts of a `pad`.
+    fn amounts(&mut self) -> Result<Vec<PadAmount>, AttributeError> {
+        let axes = self.whole_list("axes")?;
+        let low = self.required_per_axis("low", axes.len())?;
+        let high = self.required_per_axis("high", axes.len())?;
+        let amounts = axes.into_iter().zip(low.into_iter().zip(high));
+        Ok(amounts.map(|(axis, (low, high))| PadAmount { axis, low, high }).collect())
     }
 
     fn constant(&mut self, name: &'static str) -> Result<ConstantValue, AttributeError> {
@@ -620,6 +827,15 @@ impl NamedOperands<'_> {
             name: stray.map_or_else(|| "(repeated)".to_owned(), |name| (*name).to_owned()),
         })
     }
+}
+
+/// The expected value of an attribute with one number per axis.
+const PER_AXIS: &str = "a list of whole numbers, one for each of `axes`";
+
+/// Returns true for the whole numbers that an f64 represents exactly.
+fn is_whole_u64(number: f64) -> bool {
+    const MOST: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
+    number.fract() == 0.0 && (0.0..=MOST).contains(&number)
 }
 
 fn is_whole(number: f64) -> bool {

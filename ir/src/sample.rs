@@ -132,6 +132,18 @@ pub enum SampleError {
 /// # Errors
 /// If the recipe's symbols are not exactly the program's, or if [`tensor`] fails.
 pub fn inputs(program: &Program, recipe: &Recipe) -> Result<HashMap<String, Tensor>, SampleError> {
+    some_inputs(program, recipe, &|_| true)
+}
+
+/// Draws the tensors of the inputs whose names are wanted. They are those of [`inputs`].
+///
+/// # Errors
+/// As [`inputs`].
+pub fn some_inputs(
+    program: &Program,
+    recipe: &Recipe,
+    is_wanted: &dyn Fn(&str) -> bool,
+) -> Result<HashMap<String, Tensor>, SampleError> {
     let module = program.module();
     let mut values = SymbolValues::default();
     for (name, extent) in &recipe.symbols {
@@ -148,6 +160,9 @@ pub fn inputs(program: &Program, recipe: &Recipe) -> Result<HashMap<String, Tens
     let mut tensors = HashMap::new();
     for &input in &module.inputs {
         let (name, ty) = (module.name_of(input), module.ty(input));
+        if !is_wanted(name) {
+            continue;
+        }
         let dims = concrete_dims(ty, &values).ok_or_else(|| SampleError::Extents {
             name: name.to_owned(),
             ty: module.display_type(ty).to_string(),

@@ -1,7 +1,8 @@
 //! The scalar functions behind the elementwise ops, shared by every implementation.
 //!
-//! They compute in `f64`; [`round_to`] rounds once to the type of the result. `exp`, `tanh` and the error function
-//! come from the `libm` crate, so results do not depend on the system's math library.
+//! They compute in `f64`; [`round_to`] rounds once to the type of the result. `exp`, `tanh`, `log`, `sin`, `cos`, `pow`
+//! and the error function come from the `libm` crate, so results do not depend on the system's math library.
+//! [`integer`] has the functions of two integers.
 //!
 //! # Double rounding
 //!
@@ -11,8 +12,9 @@
 //! That holds for f32 (p = 24), f16 (11) and bf16 (8).
 //!
 //! Subnormal results are correct as well: such sums and all products are exact in f64, and a quotient is never closer
-//! to a midpoint than f64 resolves. Therefore `neg`, `abs`, `relu`, `sqrt`, `reciprocal` and every binary op equal the
-//! IEEE operation of the result type.
+//! to a midpoint than f64 resolves. Therefore `neg`, `abs`, `relu`, `sqrt`, `reciprocal` and every binary op but `pow`
+//! equal the IEEE operation of the result type. `floor`, `ceil` and `round` are exact: an integer between two values of
+//! a type is a value of that type.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -42,6 +44,12 @@ pub fn unary(kind: UnaryKind, x: f64) -> f64 {
         // (1 + tanh(u))/2 = sigmoid(2u) stays accurate where the sum cancels.
         UnaryKind::GeluTanh => x * sigmoid(2.0 * gelu_tanh_argument(x)),
         UnaryKind::Silu => x * sigmoid(x),
+        UnaryKind::Log => libm::log(x),
+        UnaryKind::Sin => libm::sin(x),
+        UnaryKind::Cos => libm::cos(x),
+        UnaryKind::Floor => x.floor(),
+        UnaryKind::Ceil => x.ceil(),
+        UnaryKind::Round => x.round_ties_even(),
     }
 }
 
@@ -55,6 +63,20 @@ pub fn binary(kind: BinaryKind, a: f64, b: f64) -> f64 {
         BinaryKind::Div => a / b,
         BinaryKind::Max => maximum(a, b),
         BinaryKind::Min => -maximum(-a, -b),
+        BinaryKind::Pow => libm::pow(a, b),
+    }
+}
+
+/// Computes a function of two integers. `add`, `sub` and `mul` wrap around: the result is the exact one modulo 2^32.
+/// `None` for `div` and `pow`, which integers do not have.
+pub fn integer(kind: BinaryKind, a: i32, b: i32) -> Option<i32> {
+    match kind {
+        BinaryKind::Add => Some(a.wrapping_add(b)),
+        BinaryKind::Sub => Some(a.wrapping_sub(b)),
+        BinaryKind::Mul => Some(a.wrapping_mul(b)),
+        BinaryKind::Max => Some(a.max(b)),
+        BinaryKind::Min => Some(a.min(b)),
+        BinaryKind::Div | BinaryKind::Pow => None,
     }
 }
 
@@ -206,6 +228,58 @@ mod tests {
         check_bits(unary(UnaryKind::Relu, 2.5), 2.5);
         assert_eq!([-3.0, 0.5, 9.0].map(|x| clamp(x, -1.0, 6.0)), [-1.0, 0.5, 6.0]);
         assert_eq!(clamp(0.0, 2.0, 1.0), 1.0, "the upper bound wins");
+    }
+
+    #[test]
+    fn logarithms_sines_and_powers_have_their_tabulated_values() {
+        check_close(UnaryKind::Log, 10.0, std::f64::consts::LN_10);
+        check_close(UnaryKind::Log, 1e-40, -92.103_403_719_761_83);
+        check_close(UnaryKind::Sin, 0.5, 0.479_425_538_604_203);
+        check_close(UnaryKind::Sin, 1e10, -0.487_506_025_087_510_7);
+        check_close(UnaryKind::Cos, 0.5, 0.877_582_561_890_372_8);
+        check_close(UnaryKind::Cos, -3.0, -0.989_992_496_600_445_4);
+        check_bits(unary(UnaryKind::Log, 0.0), f64::NEG_INFINITY);
+        check_bits(unary(UnaryKind::Log, f64::INFINITY), f64::INFINITY);
+        check_bits(unary(UnaryKind::Sin, -0.0), -0.0);
+        assert!(unary(UnaryKind::Log, -1e-300).is_nan());
+        for kind in [UnaryKind::Sin, UnaryKind::Cos] {
+            assert!(unary(kind, f64::INFINITY).is_nan() && unary(kind, f64::NAN).is_nan());
+        }
+        let pow = |a, b| binary(BinaryKind::Pow, a, b);
+        assert!((pow(2.0, 0.5) - std::f64::consts::SQRT_2).abs() < 1e-15);
+        assert_eq!(
+            [pow(-2.0, 3.0), pow(3.0, -1.0), pow(f64::NAN, 0.0), pow(1.0, f64::NAN)],
+            [-8.0, 1.0 / 3.0, 1.0, 1.0]
+        );
+        assert!(pow(-2.0, 0.5).is_nan() && pow(f64::NAN, 1.0).is_nan());
+        check_bits(pow(0.0, -1.0), f64::INFINITY);
+        check_bits(pow(-0.0, -1.0), f64::NEG_INFINITY);
+    }
+
+    #[test]
+    fn rounding_functions_keep_the_sign_of_zero_and_go_to_even() {
+        let of = |kind| [-2.5, -0.5, 0.5, 1.5, 2.5].map(|x| unary(kind, x));
+        assert_eq!(of(UnaryKind::Floor), [-3.0, -1.0, 0.0, 1.0, 2.0]);
+        assert_eq!(of(UnaryKind::Ceil), [-2.0, 0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(of(UnaryKind::Round), [-2.0, 0.0, 0.0, 2.0, 2.0]);
+        for kind in [UnaryKind::Floor, UnaryKind::Ceil, UnaryKind::Round] {
+            check_bits(unary(kind, -0.0), -0.0);
+            check_bits(unary(kind, f64::NEG_INFINITY), f64::NEG_INFINITY);
+            assert!(unary(kind, f64::NAN).is_nan());
+        }
+        check_bits(unary(UnaryKind::Ceil, -0.5), -0.0);
+        check_bits(unary(UnaryKind::Round, -0.5), -0.0);
+    }
+
+    #[test]
+    fn integers_wrap_around() {
+        let of = |kind, a, b| integer(kind, a, b);
+        assert_eq!(of(BinaryKind::Add, i32::MAX, 1), Some(i32::MIN));
+        assert_eq!(of(BinaryKind::Sub, i32::MIN, 1), Some(i32::MAX));
+        assert_eq!(of(BinaryKind::Mul, 65_537, 65_537), Some(131_073));
+        assert_eq!(of(BinaryKind::Max, -3, 2), Some(2));
+        assert_eq!(of(BinaryKind::Min, i32::MIN, 2), Some(i32::MIN));
+        assert_eq!([of(BinaryKind::Div, 4, 2), of(BinaryKind::Pow, 4, 2)], [None, None]);
     }
 
     #[test]

@@ -157,6 +157,18 @@ impl Dim {
         Some(Dim::product(constant, self.symbols.iter().chain(&other.symbols).copied().collect()))
     }
 
+    /// The sum; `None` unless both have the same symbols or one is 0, or if the constant exceeds 64 bits.
+    pub fn plus(&self, other: &Dim) -> Option<Dim> {
+        match (self.constant, other.constant) {
+            (_, 0) => Some(self.clone()),
+            (0, _) => Some(other.clone()),
+            (left, right) if self.symbols == other.symbols => {
+                Some(Dim { constant: left.checked_add(right)?, symbols: self.symbols.clone() })
+            }
+            _ => None,
+        }
+    }
+
     /// The extent divided by `divisor`; `None` unless that is an integer for every value of its symbols.
     pub fn divided_by(&self, divisor: u64) -> Option<Dim> {
         (divisor != 0 && self.is_multiple_of(divisor))

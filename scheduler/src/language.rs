@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use egg::Id;
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{ElementType, OperandShape, ReduceKind, ScaleRounding};
 
 use crate::attribute::{self, Leaf, UnknownWord};
@@ -43,7 +44,13 @@ pub(crate) type Attribute = attribute::Attribute<SinkAttribute>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum SinkAttribute {
     /// The format that `block_quantize` writes.
-    Blocks { element: ElementType, scale: ElementType, block: u32, scale_rounding: Option<ScaleRounding> },
+    Blocks {
+        element: ElementType,
+        scale: ElementType,
+        block: u32,
+        scale_rounding: Option<ScaleRounding>,
+        formula: Nvfp4Formula,
+    },
     /// The reduction and the shape of its result.
     Reduction(ReduceKind, OperandShape),
 }
@@ -51,12 +58,14 @@ pub(crate) enum SinkAttribute {
 impl fmt::Display for SinkAttribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SinkAttribute::Blocks { element, scale, block, scale_rounding } => {
+            SinkAttribute::Blocks { element, scale, block, scale_rounding, formula } => {
                 write!(f, "{element}:{scale}/{block}")?;
                 match scale_rounding {
-                    None => Ok(()),
+                    None if *formula == Nvfp4Formula::DEFAULT => Ok(()),
+                    None => write!(f, ":{formula}"),
                     Some(ScaleRounding::Floor) => f.write_str(":floor"),
                     Some(ScaleRounding::Ceil) => f.write_str(":ceil"),
+                    Some(ScaleRounding::Even) => f.write_str(":even"),
                 }
             }
             SinkAttribute::Reduction(kind, shape) => write!(f, "{kind}@{shape}"),
@@ -74,14 +83,15 @@ impl FromStr for SinkAttribute {
 fn blocks(text: &str) -> Option<SinkAttribute> {
     let (element, rest) = text.split_once(':')?;
     let (scale, rest) = rest.split_once('/')?;
-    let (block, scale_rounding) = match rest.split_once(':') {
-        None => (rest, None),
-        Some((block, "floor")) => (block, Some(ScaleRounding::Floor)),
-        Some((block, "ceil")) => (block, Some(ScaleRounding::Ceil)),
-        Some(_) => return None,
+    let (block, scale_rounding, formula) = match rest.split_once(':') {
+        None => (rest, None, Nvfp4Formula::DEFAULT),
+        Some((block, "floor")) => (block, Some(ScaleRounding::Floor), Nvfp4Formula::DEFAULT),
+        Some((block, "ceil")) => (block, Some(ScaleRounding::Ceil), Nvfp4Formula::DEFAULT),
+        Some((block, "even")) => (block, Some(ScaleRounding::Even), Nvfp4Formula::DEFAULT),
+        Some((block, formula)) => (block, None, formula.parse().ok()?),
     };
     let (element, scale) = (ElementType::from_name(element)?, ElementType::from_name(scale)?);
-    Some(SinkAttribute::Blocks { element, scale, block: block.parse().ok()?, scale_rounding })
+    Some(SinkAttribute::Blocks { element, scale, block: block.parse().ok()?, scale_rounding, formula })
 }
 
 fn reduction(text: &str) -> Option<SinkAttribute> {
@@ -92,6 +102,7 @@ fn reduction(text: &str) -> Option<SinkAttribute> {
 
 #[cfg(test)]
 mod tests {
+    use fourfold_ir::numeric::Nvfp4Formula;
     use fourfold_ir::{ElementType, ScaleRounding};
 
     use super::{Attribute, Leaf, SinkAttribute};
@@ -102,7 +113,13 @@ mod tests {
             let attribute = Attribute::Bounds(bounds.map(f64::to_bits));
             assert_eq!(attribute.to_string().parse::<Attribute>().ok(), Some(attribute));
         }
-        for text in ["f4E2M1FN:f8E4M3FN/16", "f8E5M2:f8E8M0FNU/32:floor", "amax@row", "max@scalar"] {
+        for text in [
+            "f4E2M1FN:f8E4M3FN/16",
+            "f4E2M1FN:f8E4M3FN/16:gmul_unguarded_min3c800000",
+            "f8E5M2:f8E8M0FNU/32:floor",
+            "amax@row",
+            "max@scalar",
+        ] {
             assert_eq!(
                 text.parse::<Attribute>().ok().map(|attribute| attribute.to_string()).as_deref(),
                 Some(text)
@@ -113,6 +130,7 @@ mod tests {
             scale: ElementType::F8E8M0FNU,
             block: 32,
             scale_rounding: Some(ScaleRounding::Ceil),
+            formula: Nvfp4Formula::DEFAULT,
         });
         assert_eq!(rounded.to_string().parse::<Attribute>().ok(), Some(rounded));
         assert!("nothing".parse::<Attribute>().is_err() && "w1".parse::<Leaf>().is_err());

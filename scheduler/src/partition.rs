@@ -9,6 +9,7 @@ use crate::dataflow::{Stages, stages};
 use crate::explain::{Obstacle, Producer, explain};
 use crate::geometry::Divides;
 use crate::grow::{Growth, grow};
+use crate::normalize::near_miss;
 use crate::plan::{BlockQuantizePlan, Decision, Partition, Plan, ScaledMmaPlan, Segment, SegmentKind};
 use crate::plan_builder::build_plan;
 use crate::prove::Prover;
@@ -117,6 +118,12 @@ impl<'a> Kernels<'a> {
                 return Some(Rejection::new(ReasonCode::NotScaledMma, format!("{label}: {what}")));
             }
             OpKind::ScaledMma(_) => return self.rejected_roots.get(&op).cloned(),
+            OpKind::Convert => {
+                if let Some(message) = near_miss(module, op) {
+                    let code = ReasonCode::WrittenQuantization;
+                    return Some(Rejection::new(code, format!("{label}: {message}")));
+                }
+            }
             _ => {}
         }
         let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));

@@ -2,6 +2,7 @@
 
 mod interface;
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{
     BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, QuantizedFormat, ReduceKind,
     ScaleLayout, ScaleRounding, UnaryKind, Value,
@@ -184,7 +185,7 @@ pub struct BlockQuantizePlan {
     pub op: Op,
     /// The values, `[.., M, K]`.
     pub values: Value,
-    /// The per-tensor f32 scale; present exactly for NVFP4.
+    /// The per-tensor f32 scale; absent for MX, and for a formula without guards where it is 1.
     pub global: Option<Value>,
     /// The codes, `[.., M, K]`, packed.
     pub codes: Value,
@@ -196,6 +197,8 @@ pub struct BlockQuantizePlan {
     pub format: QuantizedFormat,
     /// The rounding of MX scales; absent exactly for NVFP4.
     pub scale_rounding: Option<ScaleRounding>,
+    /// The formula of NVFP4; the default for MX.
+    pub formula: Nvfp4Formula,
     /// The layout of the scales.
     pub layout: ScaleLayout,
     /// L, the product of the leading extents.
@@ -264,6 +267,8 @@ pub enum OutputKind {
         block: u32,
         /// The rounding of an MX scale; absent exactly for NVFP4.
         scale_rounding: Option<ScaleRounding>,
+        /// The formula of NVFP4; the default for MX.
+        formula: Nvfp4Formula,
     },
     /// The elements, reduced.
     Reduced {

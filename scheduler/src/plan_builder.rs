@@ -126,7 +126,7 @@ impl EpilogueBuilder<'_> {
         let operation = &module.ops[op];
         let of = self.known[&operation.operands[0]];
         let kind = match (&operation.kind, &operation.results[..]) {
-            (OpKind::BlockQuantize { block, scale_rounding }, &[codes, scales]) => {
+            (OpKind::BlockQuantize { block, scale_rounding, formula }, &[codes, scales]) => {
                 let global = operation.operands.get(1).map(|global| self.reference(*global));
                 OutputKind::Quantized {
                     op,
@@ -139,6 +139,7 @@ impl EpilogueBuilder<'_> {
                     element: module.ty(codes).element,
                     block: *block,
                     scale_rounding: *scale_rounding,
+                    formula: *formula,
                 }
             }
             (OpKind::Reduce { kind, axes, .. }, &[value]) => {

@@ -14,7 +14,7 @@ pub(crate) fn plan_block_quantize(
 ) -> Option<BlockQuantizePlan> {
     let module = program.module();
     let operation = &module.ops[op];
-    let OpKind::BlockQuantize { block, scale_rounding } = operation.kind else { return None };
+    let OpKind::BlockQuantize { block, scale_rounding, formula } = operation.kind else { return None };
     let (&[codes, scales], &[values, ref global @ ..]) = (&operation.results[..], &operation.operands[..])
     else {
         return None;
@@ -36,6 +36,7 @@ pub(crate) fn plan_block_quantize(
         input,
         format,
         scale_rounding,
+        formula,
         layout,
         constraints: constraints(capability, [&batch, m, k], block, [values, codes, scales])?,
         batch,

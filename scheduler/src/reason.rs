@@ -71,6 +71,9 @@ define_codes! {
     /// The kernel already has the most steps, or the most operands of a shape.
     EpilogueLimit = "epilogue_limit",
         "nothing to do: the remaining ops run after the kernel; a shorter epilogue would fit";
+    /// The op ends a block quantization written out op by op, which differs from every `block_quantize`.
+    WrittenQuantization = "written_quantization",
+        "change the op that the message names to the expected form, or use block_quantize";
     /// The target is `cpu`, for which nothing is planned.
     CpuTarget = "cpu_target",
         "choose a GPU target to plan kernels";

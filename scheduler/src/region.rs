@@ -169,9 +169,9 @@ fn attribute(program: &Program, op: Op) -> Option<Attribute> {
             let rank = module.ty(operation.operands[0]).rank();
             reduced_shape(axes, rank).map(|shape| Attribute::Own(SinkAttribute::Reduction(kind, shape)))
         }
-        OpKind::BlockQuantize { block, scale_rounding } => {
-            let format =
-                SinkAttribute::Blocks { element: result(0), scale: result(1), block, scale_rounding };
+        OpKind::BlockQuantize { block, scale_rounding, formula } => {
+            let (element, scale) = (result(0), result(1));
+            let format = SinkAttribute::Blocks { element, scale, block, scale_rounding, formula };
             Some(Attribute::Own(format))
         }
         _ => None,

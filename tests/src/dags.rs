@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use fourfold::codegen::cutlass::CutlassVersion;
-use fourfold::codegen::{Epilogue, KernelSpec, OutputKind, ScaledMmaSpec, StepKind};
-use fourfold::ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind};
+use fourfold::codegen::{
+    BINARY_FUNCTIONS, Epilogue, KernelSpec, OutputKind, ScaledMmaSpec, StepKind, UNARY_FUNCTIONS,
+};
+use fourfold::ir::{ElementType, OperandShape, ReduceKind};
 use fourfold::kernels::planned_kernels;
 
 /// One target per family; its members differ only in the tag and the tile.
@@ -86,13 +88,11 @@ pub fn features() -> Vec<Feature> {
         steps("compare and select", |kind| *kind == StepKind::Select),
         feature("a value used twice is computed once", Box::new(uses_a_step_twice)),
     ];
-    features.extend(BinaryKind::ALL.iter().map(|kind| {
-        let kind = *kind;
+    features.extend(BINARY_FUNCTIONS.into_iter().map(|kind| {
         let has = move |it: &Epilogue| it.steps.iter().any(|step| step.kind == StepKind::Binary(kind));
         feature(kind.name(), Box::new(has))
     }));
-    features.extend(UnaryKind::ALL.iter().map(|kind| {
-        let kind = *kind;
+    features.extend(UNARY_FUNCTIONS.into_iter().map(|kind| {
         let has = move |it: &Epilogue| it.steps.iter().any(|step| step.kind == StepKind::Unary(kind));
         feature(kind.name(), Box::new(has))
     }));

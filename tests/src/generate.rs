@@ -1,10 +1,12 @@
 //! Generates random valid programs: odd shapes, symbolic extents, values used inside and outside of kernels,
 //! several roots, chains of roots through quantization, and near misses.
 
+use fourfold::codegen::{BINARY_FUNCTIONS, UNARY_FUNCTIONS};
+use fourfold::ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin, Scaling};
 use fourfold::ir::sample::{Recipe, Rule};
 use fourfold::ir::{
-    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, Predicate, ReduceKind, ScaleLayout,
-    ScaleRounding, ScaledMmaOptions, Shape, TensorType, UnaryKind, Value,
+    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, PadAmount, Predicate, ReduceKind,
+    ScaleLayout, ScaleRounding, ScaledMmaOptions, Shape, SliceRange, TensorType, UnaryKind, Value,
 };
 
 use crate::random::Random;
@@ -33,6 +35,8 @@ pub fn case(seed: u64, steps: usize) -> Case {
         quantized: Vec::new(),
         sampled: Vec::new(),
         used: Vec::new(),
+        // The other seeds give the programs that they gave before there were ops of the fallback only.
+        extended: seed.is_multiple_of(2),
     };
     let symbolic = generator.random.percent(50);
     let m = if symbolic { generator.builder.symbol("M") } else { Dim::fixed(rows) };
@@ -43,6 +47,7 @@ pub fn case(seed: u64, steps: usize) -> Case {
     }
     for _ in 0..steps.max(1) {
         generator.step(&m);
+        generator.extra_step(&m);
     }
     let outputs = generator.outputs();
     let symbols = if symbolic { vec![("M".to_owned(), rows)] } else { Vec::new() };
@@ -62,6 +67,8 @@ struct Generator {
     /// The A operands of products.
     sampled: Vec<Quantized>,
     used: Vec<Value>,
+    /// True if the program has ops and functions that only the fallback computes.
+    extended: bool,
 }
 
 /// A matrix quantized in blocks.
@@ -91,9 +98,16 @@ impl Generator {
     }
 
     fn unary(&mut self, value: Value) -> Value {
-        let kind = self.random.pick(UnaryKind::ALL);
+        let any = self.extended && self.random.percent(10);
+        let kind = self.random.pick(if any { UnaryKind::ALL } else { &UNARY_FUNCTIONS });
         let ty = self.builder.ty(value).clone();
         self.op(OpKind::Unary(kind), &[value], ty)
+    }
+
+    /// Returns mostly a kind that kernels compute.
+    fn binary_kind(&mut self) -> BinaryKind {
+        let any = self.extended && self.random.percent(5);
+        self.random.pick(if any { BinaryKind::ALL } else { &BINARY_FUNCTIONS })
     }
 
     fn convert(&mut self, value: Value, element: ElementType) -> Value {
@@ -139,6 +153,20 @@ impl Generator {
             19 => self.clamp(m),
             20 => self.constant(),
             _ => self.broadcast(m),
+        };
+        self.pool.push(value);
+    }
+
+    /// Adds, now and then, an op that only the fallback computes.
+    fn extra_step(&mut self, m: &Dim) {
+        if !self.extended || self.random.percent(60) {
+            return;
+        }
+        let value = match self.random.below(4) {
+            0 => self.slice(m),
+            1 => self.concat(m),
+            2 => self.gather(m),
+            _ => self.pad(m),
         };
         self.pool.push(value);
     }
@@ -268,7 +296,7 @@ impl Generator {
         }
         while open.len() > 1 {
             let (left, right) = (open.remove(0), open.remove(0));
-            let kind = self.random.pick(BinaryKind::ALL);
+            let kind = self.binary_kind();
             open.push(self.binary(kind, left, right));
         }
         open.pop().unwrap_or(product)
@@ -306,6 +334,21 @@ impl Generator {
     }
 
     /// Returns codes, mostly with blocked scales.
+    /// The default formula in most cases.
+    fn formula(&mut self) -> Nvfp4Formula {
+        if self.random.percent(60) {
+            return Nvfp4Formula::DEFAULT;
+        }
+        let bound = self.random.pick(&[0.0, 0.015625, f32::NEG_INFINITY]);
+        Nvfp4Formula {
+            scale_min: ScaleMin::new(bound).expect("the bound is valid"),
+            amax: self.random.pick(&[Scaling::Divide, Scaling::Multiply]),
+            global: self.random.pick(&[Scaling::Divide, Scaling::Multiply]),
+            codes: self.random.pick(&CodeFormula::ALL),
+            guard: self.random.percent(30),
+        }
+    }
+
     fn quantize(&mut self, value: Value, block: u32) -> Quantized {
         let shape = self.builder.ty(value).shape.clone();
         let nvfp4 = block == 16;
@@ -317,12 +360,13 @@ impl Generator {
         let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
         let layout = if self.random.percent(80) { ScaleLayout::Blocked } else { ScaleLayout::Linear };
         let mut operands = vec![value];
-        if nvfp4 {
+        let formula = if nvfp4 { self.formula() } else { Nvfp4Formula::DEFAULT };
+        if nvfp4 && (formula.guard || self.random.percent(70)) {
             let one = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(1)] };
             operands.push(self.input(TensorType::new(one, ElementType::F32)));
         }
-        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil]);
-        let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding) };
+        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even]);
+        let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding), formula };
         let (lead, last) = shape.split_at(shape.len() - 1);
         let k = last[0].as_fixed().expect("only rows are symbolic");
         let scale_shape = [lead, &[Dim::fixed(k / u64::from(block))]].concat();
@@ -340,14 +384,14 @@ impl Generator {
         match self.random.below(16) {
             0..=4 => {
                 let operand = self.epilogue_operand(m, n, shape);
-                let kind = self.random.pick(BinaryKind::ALL);
+                let kind = self.binary_kind();
                 let (left, right) = if self.random.percent(70) { (value, operand) } else { (operand, value) };
                 self.binary(kind, left, right)
             }
             5..=8 => self.unary(value),
             9 | 10 => {
                 let other = self.random.pick(all);
-                let kind = self.random.pick(BinaryKind::ALL);
+                let kind = self.binary_kind();
                 self.binary(kind, value, other)
             }
             11 | 12 => {
@@ -458,7 +502,7 @@ impl Generator {
 
     fn random_binary(&mut self, m: &Dim) -> Value {
         let left = self.pick_from_pool(m);
-        let kind = self.random.pick(BinaryKind::ALL);
+        let kind = self.binary_kind();
         let shape = self.builder.ty(left).shape.clone();
         let right = if self.random.percent(30) && self.builder.ty(left).element.is_arithmetic() {
             left
@@ -575,6 +619,139 @@ impl Generator {
         }
         shape.insert(0, Dim::fixed(2));
         self.op(OpKind::Broadcast, &[value], TensorType::new(shape, ty.element))
+    }
+
+    /// Returns a value of the pool with at least one axis, and not so many elements that repeated joins could exceed
+    /// memory.
+    fn pick_small(&mut self, m: &Dim) -> Option<(Value, TensorType)> {
+        const MOST: u64 = 1 << 14;
+        const SYMBOL: u64 = 130;
+        let value = self.pick_from_pool(m);
+        let ty = self.builder.ty(value).clone();
+        let extents = ty.shape.iter().map(|dim| dim.constant() * SYMBOL.pow(dim.symbols().len() as u32));
+        (ty.rank() > 0 && extents.product::<u64>() <= MOST).then_some((value, ty))
+    }
+
+    fn slice(&mut self, m: &Dim) -> Value {
+        let Some((value, ty)) = self.pick_small(m) else { return self.constant() };
+        if let (Some(codes), true) = (self.quantized.last().cloned(), self.random.percent(30)) {
+            self.slice_codes(&codes);
+        }
+        let mut shape = ty.shape.clone();
+        let mut ranges = Vec::new();
+        for (axis, dim) in shape.iter_mut().enumerate() {
+            let Some(extent) = dim.as_fixed().filter(|_| self.random.percent(60)) else { continue };
+            let start = self.random.below(extent as usize + 1) as u64;
+            let end = start + self.random.below((extent - start) as usize + 1) as u64;
+            let step = self.random.pick(&[1u64, 1, 1, 2, 3, 1000]);
+            // An empty result is rare, because it tests little of the ops behind it.
+            let (start, end) =
+                if start == end && self.random.percent(80) { (0, extent) } else { (start, end) };
+            let range = SliceRange { axis: axis as u32, start, end, step };
+            *dim = Dim::fixed(range.extent());
+            ranges.push(range);
+        }
+        self.op(OpKind::Slice { ranges }, &[value], TensorType::new(shape, ty.element))
+    }
+
+    /// Slices codes along K, and their scales if they are linear.
+    fn slice_codes(&mut self, of: &Quantized) {
+        let from = u64::from(of.block);
+        for (value, start, end) in [(of.codes, from, of.k), (of.scales, 1, of.k / u64::from(of.block))] {
+            let mut ty = self.builder.ty(value).clone();
+            if ty.layout == Some(ScaleLayout::Blocked) {
+                continue;
+            }
+            let axis = ty.rank() - 1;
+            let range = SliceRange { axis: axis as u32, start, end, step: 1 };
+            ty.shape[axis] = Dim::fixed(range.extent());
+            let sliced = self.op(OpKind::Slice { ranges: vec![range] }, &[value], ty);
+            self.ends.push(sliced);
+        }
+    }
+
+    fn concat(&mut self, m: &Dim) -> Value {
+        let Some((value, ty)) = self.pick_small(m) else { return self.constant() };
+        let axis = self.random.below(ty.rank());
+        let mut operands = vec![value];
+        let mut sum = ty.shape[axis].clone();
+        for _ in 0..self.random.below(3) {
+            let mut other = ty.clone();
+            if other.shape[axis].as_fixed().is_some() {
+                other.shape[axis] = Dim::fixed(self.random.pick(&[0u64, 1, 5]));
+            }
+            sum = sum.plus(&other.shape[axis]).expect("both have the same symbols");
+            let same = other == ty && self.random.percent(50);
+            operands.push(if same { value } else { self.input(other) });
+        }
+        let rotation = self.random.below(operands.len());
+        operands.rotate_left(rotation);
+        let mut shape = ty.shape;
+        shape[axis] = sum;
+        self.op(OpKind::Concat { axis: axis as u32 }, &operands, TensorType::new(shape, ty.element))
+    }
+
+    fn gather(&mut self, m: &Dim) -> Value {
+        let Some((value, ty)) = self.pick_small(m) else { return self.constant() };
+        let axis = self.random.below(ty.rank());
+        // A symbolic axis has at least one element.
+        let extent = ty.shape[axis].as_fixed().unwrap_or(1);
+        if extent == 0 {
+            return self.unary(value);
+        }
+        let indices = self.indices(m, ty.rank() > 3, extent);
+        let taken = self.builder.ty(indices).shape.clone();
+        let shape = [&ty.shape[..axis], &taken, &ty.shape[axis + 1..]].concat();
+        self.op(OpKind::Gather { axis: axis as u32 }, &[value, indices], TensorType::new(shape, ty.element))
+    }
+
+    /// Returns integers below `extent`: arithmetic on sampled integers, or on converted floats.
+    fn indices(&mut self, m: &Dim, flat: bool, extent: u64) -> Value {
+        let shape = match self.random.below(if flat { 1 } else { 4 }) {
+            0 => vec![],
+            1 => vec![m.clone()],
+            2 => vec![Dim::fixed(2), Dim::fixed(3)],
+            _ => vec![Dim::fixed(0)],
+        };
+        let converted = self.random.percent(30);
+        let element = if converted { ElementType::F32 } else { ElementType::I32 };
+        let mut value = self.input(TensorType::new(shape, element));
+        if converted {
+            value = self.convert(value, ElementType::I32);
+        }
+        for kind in [BinaryKind::Mul, BinaryKind::Sub, BinaryKind::Add] {
+            if self.random.percent(40) {
+                let number = self.random.pick(&[3.0, -7.0, 65_537.0, 2_147_483_647.0]);
+                let number = self.integer(number);
+                value = self.binary(kind, value, number);
+            }
+        }
+        if self.random.percent(30) {
+            self.ends.push(value);
+        }
+        let (least, most) = (self.integer(0.0), self.integer((extent - 1) as f64));
+        value = self.binary(BinaryKind::Max, value, least);
+        self.binary(BinaryKind::Min, value, most)
+    }
+
+    fn integer(&mut self, number: f64) -> Value {
+        let ty = TensorType::new(vec![], ElementType::I32);
+        self.op(OpKind::Constant(ConstantValue::Splat(number)), &[], ty)
+    }
+
+    fn pad(&mut self, m: &Dim) -> Value {
+        let Some((value, ty)) = self.pick_small(m) else { return self.constant() };
+        let mut shape = ty.shape.clone();
+        let mut amounts = Vec::new();
+        for (axis, dim) in shape.iter_mut().enumerate() {
+            let Some(extent) = dim.as_fixed().filter(|_| self.random.percent(60)) else { continue };
+            let (low, high) = (self.random.below(3) as u64, self.random.below(4) as u64);
+            amounts.push(PadAmount { axis: axis as u32, low, high });
+            *dim = Dim::fixed(extent + low + high);
+        }
+        let value_of_padding = self.random.pick(&[0.0, -0.0, 1.1, f64::NEG_INFINITY]);
+        let kind = OpKind::Pad { amounts, value: value_of_padding };
+        self.op(kind, &[value], TensorType::new(shape, ty.element))
     }
 
     /// Returns the values without a use and, now and then, one with a use.

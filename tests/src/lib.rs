@@ -8,6 +8,7 @@ pub mod dags;
 pub mod generate;
 pub mod random;
 pub mod structure;
+pub mod written;
 
 use std::path::{Path, PathBuf};
 

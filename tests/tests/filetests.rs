@@ -247,11 +247,11 @@ fn emit(file: &Path, target: &str) -> Result<String> {
 
 fn run(loaded: &Loaded) -> Result<String> {
     let mut out = String::new();
-    if loaded.header.data.is_some() {
+    if !loaded.header.data.is_empty() {
         let options = ReplayOptions { backend: options(DEFAULT_TARGET), ..ReplayOptions::default() };
         let report = replay(&loaded.file, &options, &|_| {})?;
         check_run(&report)?;
-        let _ = writeln!(out, "run on {}", loaded.header.data.as_deref().unwrap_or_default());
+        let _ = writeln!(out, "run on {}", loaded.header.data.join(", "));
         for output in &report.outputs {
             let (name, against, source) = (&output.name, &output.expected, output.source);
             let _ = writeln!(out, "  %{name} from {source} against {against}: ok");

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use fourfold::codegen::Extents;
 use fourfold::codegen::cutlass::{CutlassVersion, defaults};
 use fourfold::codegen::{
-    Design, Epilogue, Operand as EpilogueOperand, Output, OutputKind, ScaledMmaSpec, Step, StepKind, emulate,
-    hopper, select, target,
+    Design, Epilogue, Operand as EpilogueOperand, Output, OutputKind, ScaledMmaSpec, Step, StepKind,
+    UNARY_FUNCTIONS, emulate, hopper, select, target,
 };
-use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape, UnaryKind};
+use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape};
 use fourfold::kernels::{BuiltKernel, PlannedKernel, build_input};
 use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
@@ -62,7 +62,7 @@ fn epilogue(index: usize) -> Epilogue {
         let row = OUTPUTS[(index / 2) % 3];
         chain.then(StepKind::Binary(BinaryKind::Add), Some(row), ElementType::F32);
     }
-    let activation = UnaryKind::ALL[index % UnaryKind::ALL.len()];
+    let activation = UNARY_FUNCTIONS[index % UNARY_FUNCTIONS.len()];
     chain.then(StepKind::Unary(activation), None, ElementType::F32);
     if output != ElementType::F32 {
         chain.then(StepKind::Convert, None, output);
@@ -130,7 +130,7 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
             .flat_map(|name| [BlockFormat::NVFP4, BlockFormat::MXFP4].map(|format| (name, of(name, format))))
             .flat_map(|(name, defaults)| defaults.into_iter().map(|it| spec(name, &it, usual_epilogue())))
             .collect();
-        specs.extend((0..UnaryKind::ALL.len()).map(|index| {
+        specs.extend((0..UNARY_FUNCTIONS.len()).map(|index| {
             let name = if index.is_multiple_of(2) { "sm_100a" } else { "sm_120a" };
             let configurations = of(name, BlockFormat::NVFP4);
             spec(name, &configurations[index / 2 % configurations.len()], epilogue(index))

@@ -25,9 +25,9 @@ use std::sync::Arc;
 
 use fourfold::{Claim, CompileOptions, Event, Options};
 use fourfold_codegen::dispatch::Tables;
-use fourfold_executor::{Sealed, SealedFormat, read_tensors, read_tensors_given, read_text};
+use fourfold_executor::{DataSources, Sealed, SealedFormat, read_tensors, read_text};
+use fourfold_ir::Module;
 use fourfold_ir::sample::{Recipe, Rule};
-use fourfold_ir::{Module, Program};
 use serde::{Deserialize, Serialize};
 
 pub use crate::error::BundleError;
@@ -56,7 +56,7 @@ pub struct BundleOptions {
 }
 
 /// The description of a bundle, stored in its manifest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct About {
     /// The version that wrote the bundle.
     fourfold: Version,
@@ -74,7 +74,7 @@ struct About {
 }
 
 /// The options of the run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct RunAs {
     target: Option<String>,
     emulate: bool,
@@ -82,6 +82,9 @@ struct RunAs {
     kernels_only: bool,
     build_anyway: bool,
     debug: bool,
+    /// The tolerances that replaced those of the program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tolerances: Vec<(Option<String>, f64)>,
     /// The text of the dispatch tables, unless they are the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dispatch: Option<String>,
@@ -126,12 +129,15 @@ pub(crate) fn replay_opened(
     progress: &(dyn Fn(&Event) + Sync),
     stages: &mut Stages,
 ) -> Result<Report, Error> {
-    let loaded = load_text(file, read_text(&opened.path(PROGRAM)?)?)?;
+    let mut loaded = load_text(file, read_text(&opened.path(PROGRAM)?)?)?;
+    loaded.replace_tolerances(&opened.about.options.tolerances)?;
+    loaded.replace_tolerances(&options.tolerances)?;
     let recorded = opened.recorded()?;
     stages.loaded = Some(loaded);
-    stages.data = Some(options.data.clone().map_or_else(|| opened.path(DATA), Ok)?);
+    let sources = opened.sources(options)?;
+    stages.sources = Some(sources.clone());
     let (backend, compile) = opened.options(options)?;
-    let read = |loaded: &Loaded| opened.inputs(options, &loaded.program);
+    let read = |loaded: &Loaded| opened.inputs(options, &sources, loaded);
     let mut report = run_stages(&backend, &compile, recorded.as_ref(), progress, stages, &read)?;
     if let Some(error) = &opened.about.error {
         report.notes.push(format!("the recorded run failed, and this one did not: {error}"));
@@ -174,28 +180,44 @@ impl Opened {
         Ok((backend, compile))
     }
 
-    fn inputs(&self, options: &ReplayOptions, program: &Program) -> Result<Inputs, Error> {
+    /// Returns the sources of the tensors. The data of the bundle have every tensor that the program refers to.
+    fn sources(&self, options: &ReplayOptions) -> Result<DataSources, BundleError> {
+        let given = options.data.clone();
+        let files = match self.sealed.path(DATA) {
+            None if given.is_empty() => vec![self.path(DATA)?],
+            own => own.into_iter().collect(),
+        };
+        Ok(DataSources { files, given, folder: self.folder.clone(), ..DataSources::default() })
+    }
+
+    fn inputs(
+        &self,
+        options: &ReplayOptions,
+        sources: &DataSources,
+        loaded: &Loaded,
+    ) -> Result<Inputs, Error> {
         let said = self.about.inputs.as_ref();
         let mut symbols = said.map_or_else(Vec::new, |said| said.symbols.clone());
         symbols.retain(|(name, _)| options.symbols.iter().all(|(given, _)| given != name));
         symbols.extend(options.symbols.iter().cloned());
-        if let Some(data) = &options.data {
-            return data_inputs(data.clone(), &symbols, program);
+        if !options.data.is_empty() {
+            return data_inputs(sources, &symbols, loaded, None);
         }
-        let data = read_tensors_given(&self.path(DATA)?, program.module(), &symbols)?;
+        // The recorded report uses this name.
+        let described = said.map_or_else(|| DATA.to_owned(), |said| said.described.clone());
+        let inputs = data_inputs(sources, &symbols, loaded, Some(described))?;
         let unknown = |reason: String| BundleError::About { folder: self.folder.clone(), reason };
         match said.and_then(|said| said.seeded.as_ref()) {
             Some(Seeded { rule, seed }) => {
                 let rule = Rule::from_name(rule)
                     .ok_or_else(|| unknown(format!("unknown rule `{rule}` of seeded inputs")))?;
                 let recipe = Recipe { rule, seed: *seed, symbols };
-                Ok(Inputs::Sampled { recipe, tensors: data.inputs })
+                match inputs {
+                    Inputs::Data { data, .. } => Ok(Inputs::Sampled { recipe, tensors: data.inputs }),
+                    sampled @ Inputs::Sampled { .. } => Ok(sampled),
+                }
             }
-            None => {
-                // The recorded report uses this name.
-                let file = said.map_or_else(|| PathBuf::from(DATA), |said| PathBuf::from(&said.described));
-                Ok(Inputs::Data { file, data, symbols })
-            }
+            None => Ok(inputs),
         }
     }
 

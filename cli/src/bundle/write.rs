@@ -7,7 +7,7 @@ use fourfold_executor::device::DeviceError;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::fallback::processor;
 use fourfold_executor::service::Event;
-use fourfold_executor::{DataFile, RunError, RunOptions, SealedError, SealedWriter};
+use fourfold_executor::{DataFile, DataSources, RunError, RunOptions, SealedError, SealedWriter};
 use fourfold_ir::{Bound, Program, Tensor, Value, bind};
 use serde_json::json;
 
@@ -19,7 +19,7 @@ use super::{
 use crate::doctor::look;
 use crate::error::Error;
 use crate::extract::{cut_out, extents_of};
-use crate::load::{Inputs, Loaded, load_text};
+use crate::load::{Inputs, Loaded, describe_files, load_text};
 use crate::recorded::RecordedRun;
 use crate::report::Report;
 use crate::run::{ReplayOptions, Stages, run_stages};
@@ -143,6 +143,7 @@ fn write_run(
             contract: planned_for.map_or(backend.contract, |backend| backend.contracts()),
             kernels_only: planned_for.map_or(backend.claim, |backend| backend.claim()) == Claim::KernelsOnly,
             build_anyway: compile.build_anyway,
+            tolerances: options.tolerances.clone(),
             debug,
             // Left out if TOML cannot express the tables, which were then not read from TOML either.
             dispatch: planned_for
@@ -156,21 +157,24 @@ fn write_run(
     })
 }
 
-/// Writes the inputs: a data file unchanged, even an invalid one; seeded inputs as a new data file.
+/// Writes the inputs: a single data file unchanged, even an invalid one; tensors of several files, those that
+/// directives refer to, and seeded inputs as a new data file.
 fn write_inputs(
     writing: &mut Writing,
     name: &str,
     stages: &Stages,
 ) -> Result<Option<GivenInputs>, BundleError> {
-    match (&stages.inputs, &stages.data) {
+    match (&stages.inputs, &stages.sources) {
         (Some(inputs), _) => {
             let (tensors, symbols) = inputs.tensors();
             let seeded = match inputs {
-                Inputs::Data { data, .. } if stages.data.is_none() => {
-                    write_data(writing, name, data)?;
+                Inputs::Data { data, .. } => {
+                    match data.files.as_slice() {
+                        [file] if !data.has_references => writing.folder.copy(name, file)?,
+                        _ => writing.folder.write_data(name, data)?,
+                    }
                     None
                 }
-                Inputs::Data { .. } => None,
                 Inputs::Sampled { recipe, .. } => {
                     let mut tensors: Vec<(&str, &Tensor)> =
                         tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
@@ -179,19 +183,24 @@ fn write_inputs(
                     Some(Seeded { rule: recipe.rule.name().to_owned(), seed: recipe.seed })
                 }
             };
-            if let (Inputs::Data { .. }, Some(data)) = (inputs, &stages.data) {
-                writing.folder.copy(name, data)?;
-            }
             Ok(Some(GivenInputs { described: inputs.describe(), seeded, symbols: symbols.to_vec() }))
         }
-        (None, Some(data)) => {
+        (None, Some(sources)) => {
+            let DataSources { files, references, given, .. } = sources;
+            let single = match (given.as_slice(), files.as_slice()) {
+                ([file], _) | ([], [file]) if references.is_empty() => Some(file),
+                _ => None,
+            };
             // The file could not be used; the reader of the bundle must see it as it was.
-            match writing.folder.copy(name, data) {
-                Ok(()) => {}
-                Err(SealedError::Disk { source, .. }) => writing.lack(name, source.to_string()),
-                Err(error) => return Err(error.into()),
+            match single.map(|file| writing.folder.copy(name, file)) {
+                Some(Ok(())) => {}
+                Some(Err(SealedError::Disk { source, .. })) => writing.lack(name, source.to_string()),
+                Some(Err(error)) => return Err(error.into()),
+                None => {
+                    writing.lack(name, "the tensors lie in several files, one of which could not be used")
+                }
             }
-            let described = data.display().to_string();
+            let described = describe_files(&[&files[..], given].concat());
             Ok(Some(GivenInputs { described, seeded: None, symbols: Vec::new() }))
         }
         (None, None) => {
@@ -199,13 +208,6 @@ fn write_inputs(
             Ok(None)
         }
     }
-}
-
-fn write_data(writing: &mut Writing, name: &str, data: &DataFile) -> Result<(), SealedError> {
-    let mut tensors: Vec<(&str, &Tensor)> =
-        data.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    tensors.sort_unstable_by_key(|(name, _)| *name);
-    writing.folder.write_tensors(name, &tensors)
 }
 
 /// Replays one segment of the replayed program as a program of its own.
@@ -254,7 +256,7 @@ fn cut(
     let loaded = load_text(&loaded.file, source).map_err(|error| failed(error.render()))?;
     let symbols = extents_of(loaded.program.module(), program.module(), &bound.symbols);
     let mut stages = Stages { loaded: Some(loaded), ..Stages::default() };
-    let inputs = Inputs::Data { file: DATA.into(), data, symbols };
+    let inputs = Inputs::Data { described: DATA.to_owned(), data, symbols };
     if let Err(error) = outcome
         && is_end_of_device(error)
     {

@@ -4,7 +4,7 @@
 //! those of the ends. Each code is compared under the kernel's own scale: it lies between the codes of the ends
 //! of its interval. Everything is computed as `fourfold_ir::numeric` computes it.
 
-use fourfold_ir::numeric::{self, MxElement, ScaleRounding};
+use fourfold_ir::numeric::{self, MxElement, Nvfp4Formula, ScaleRounding};
 use fourfold_ir::{ElementType, Tensor};
 
 use super::interval::Interval;
@@ -21,6 +21,8 @@ pub(super) struct BlockRule {
     pub(super) block: usize,
     /// The rounding of MX scales; `None` for NVFP4.
     pub(super) rounding: Option<ScaleRounding>,
+    /// The formula of NVFP4.
+    pub(super) formula: Nvfp4Formula,
     /// The per-tensor scale of NVFP4; 1 without one.
     pub(super) global: f32,
 }
@@ -49,8 +51,8 @@ pub(super) fn compare_blocks(
     mut interval: impl FnMut(usize) -> Interval,
 ) -> BlockComparison {
     let codes = [got.codes.to_codes(), want.codes.to_codes()];
-    // Bit 7 of an NVFP4 scale has no meaning.
-    let mask = if rule.rounding.is_none() { 0x7F } else { 0xFF };
+    // Bit 7 of an NVFP4 scale has no meaning, except that a formula without guards reads it as a sign.
+    let mask = if rule.is_unsigned() { 0x7F } else { 0xFF };
     let scales = [got.scales, want.scales]
         .map(|scales| -> Vec<u8> { scales.to_codes().into_iter().map(|scale| scale & mask).collect() });
     let mut code_verdicts = Vec::with_capacity(codes[0].len());
@@ -63,7 +65,7 @@ pub(super) fn compare_blocks(
         ends.extend(elements.clone().map(&mut interval));
         let known = Known::of(&ends);
         // Zeros have code 0 under any global scale. A global scale of NaN does not change that.
-        let may_be_zeros = rule.rounding.is_none() && *got_scale == 0 && ends.iter().all(spans_zero);
+        let may_be_zeros = rule.is_unsigned() && *got_scale == rule.scale(0.0) && ends.iter().all(spans_zero);
         free_scales += usize::from(known == Known::Some && rule.least_scale(&ends) == 0);
         // An element without a bound may be NaN, and then so may the scale.
         let is_nan = known == Known::Some && rule.is_nan(*got_scale);
@@ -141,10 +143,10 @@ impl BlockRule {
     /// Returns true if a block with elements in these intervals may have this scale.
     fn has_scale(&self, ends: &[Interval], scale: u8) -> bool {
         let [least, most] = self.extreme_magnitudes(ends);
-        if least == 0.0 && scale == 0 {
+        if least == 0.0 && scale == self.scale(0.0) {
             return true;
         }
-        // The scale of zeros is 0, and the scale of any other block may be NaN.
+        // Zeros have a scale of their own, and the scale of any other block may be NaN.
         let scales = [least.max(f32::from_bits(1)), most].map(|amax| self.scale(amax));
         most > 0.0 && (scales[0].min(scales[1])..=scales[0].max(scales[1])).contains(&scale)
     }
@@ -166,6 +168,11 @@ impl BlockRule {
         [least, most].map(|amax| (amax as f32).min(f32::MAX))
     }
 
+    /// Returns true if bit 7 of a scale has no meaning.
+    fn is_unsigned(&self) -> bool {
+        self.rounding.is_none() && self.formula.guard
+    }
+
     /// Returns true if a scale is NaN.
     fn is_nan(&self, scale: u8) -> bool {
         scale == if self.rounding.is_none() { 0x7F } else { 0xFF }
@@ -177,13 +184,14 @@ impl BlockRule {
         let low = if low == 0.0 { -0.0 } else { low };
         let high = if high == 0.0 { 0.0 } else { high };
         let ranks = [low, high].map(|end| self.rank(self.code(end as f32, scale)));
-        (ranks[0]..=ranks[1]).contains(&self.rank(code))
+        // A negative step reverses the order.
+        (ranks[0].min(ranks[1])..=ranks[0].max(ranks[1])).contains(&self.rank(code))
     }
 
     /// Returns the scale of a block whose largest magnitude is `amax`.
     fn scale(&self, amax: f32) -> u8 {
         match self.rounding {
-            None => numeric::quantize_nvfp4_block(&[amax], self.global, &mut [0]),
+            None => self.formula.scale(amax, self.global),
             Some(rounding) => numeric::quantize_mx_block(&[amax], self.mx_element(), rounding, &mut [0]),
         }
     }
@@ -191,10 +199,8 @@ impl BlockRule {
     /// Returns the code of a value in a block of this scale.
     fn code(&self, value: f32, scale: u8) -> u8 {
         match self.rounding {
-            None => {
-                let step = numeric::ue4m3_to_f32(scale) * self.global;
-                if step == 0.0 { 0 } else { numeric::e2m1_from_f32(value / step) }
-            }
+            // The caller handles blocks of zeros, so the amax is not zero.
+            None => self.formula.step(scale, 1.0, self.global).code(value),
             Some(_) => self.mx_element().encode(value / numeric::e8m0_to_f32(scale)),
         }
     }
@@ -229,13 +235,15 @@ mod tests {
             element,
             block: 16,
             rounding: None,
+            formula: Nvfp4Formula::DEFAULT,
             global,
         });
         let mx = MX_ELEMENTS.into_iter().flat_map(|element| {
-            [ScaleRounding::Floor, ScaleRounding::Ceil].map(|rounding| BlockRule {
+            [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even].map(|rounding| BlockRule {
                 element,
                 block: 32,
                 rounding: Some(rounding),
+                formula: Nvfp4Formula::DEFAULT,
                 global: 1.0,
             })
         });
@@ -397,7 +405,13 @@ mod tests {
 
     #[test]
     fn few_may_be_free() {
-        let rule = BlockRule { element: ElementType::F4E2M1FN, block: 16, rounding: None, global: 1.0 };
+        let rule = BlockRule {
+            element: ElementType::F4E2M1FN,
+            block: 16,
+            rounding: None,
+            formula: Nvfp4Formula::DEFAULT,
+            global: 1.0,
+        };
         let want = numbers(4, 96);
         let mut ends: Vec<Interval> = want.iter().map(|value| [f64::from(*value); 2]).collect();
         ends[17] = [f64::NEG_INFINITY, f64::INFINITY];
@@ -413,7 +427,13 @@ mod tests {
 
     #[test]
     fn few_may_move() {
-        let rule = BlockRule { element: ElementType::F4E2M1FN, block: 16, rounding: None, global: 1.0 };
+        let rule = BlockRule {
+            element: ElementType::F4E2M1FN,
+            block: 16,
+            rounding: None,
+            formula: Nvfp4Formula::DEFAULT,
+            global: 1.0,
+        };
         let count = 96 * 10;
         // Every block has scale 1, and its other elements lie at the middle of 1 and 1.5.
         let at = |value: f32| -> Vec<f32> {
@@ -450,7 +470,13 @@ mod tests {
 
     #[test]
     fn codes_are_held_against_the_kernel_s_own_scale() {
-        let rule = BlockRule { element: ElementType::F4E2M1FN, block: 16, rounding: None, global: 1.0 };
+        let rule = BlockRule {
+            element: ElementType::F4E2M1FN,
+            block: 16,
+            rounding: None,
+            formula: Nvfp4Formula::DEFAULT,
+            global: 1.0,
+        };
         // The scale may be 1 or 1.125. 5.1 rounds to 6 under 1, and 5.1 / 1.125 = 4.53 rounds to 4.
         let values: Vec<f32> = (0..96).map(|index| if index % 16 == 0 { 6.374 } else { 5.1 }).collect();
         let ends: Vec<Interval> = values

@@ -13,6 +13,9 @@ use crate::precision::is_correctly_rounded;
 /// The least and the largest value that a right kernel can compute.
 pub(super) type Interval = [f64; 2];
 
+/// More than the relative error of any function in f64.
+const ROUNDING: f64 = 1.0 / (1u64 << 50) as f64;
+
 /// The interval of every value.
 pub(super) const UNKNOWN: Interval = [f64::NEG_INFINITY, f64::INFINITY];
 
@@ -149,7 +152,18 @@ pub(super) fn unary(kind: UnaryKind, [low, high]: Interval) -> Interval {
         | UnaryKind::Tanh
         | UnaryKind::Erf
         | UnaryKind::Sigmoid
-        | UnaryKind::Relu => [f(low), f(high)],
+        | UnaryKind::Relu
+        | UnaryKind::Log
+        | UnaryKind::Floor
+        | UnaryKind::Ceil
+        | UnaryKind::Round => [f(low), f(high)],
+        UnaryKind::Sin | UnaryKind::Cos if low == high => [f(low); 2],
+        // No point is farther from the value in the middle than from the middle. The last term covers roundings.
+        UnaryKind::Sin | UnaryKind::Cos => {
+            let middle = low + (high - low) / 2.0;
+            let reach = (high - middle).max(middle - low) * (1.0 + ROUNDING) + ROUNDING;
+            [(f(middle) - reach).max(-1.0), (f(middle) + reach).min(1.0)]
+        }
         UnaryKind::Neg => [-high, -low],
         UnaryKind::Abs if low < 0.0 && 0.0 < high => [0.0, f(low).max(high)],
         UnaryKind::Abs => hull([f(low), f(high)]),
@@ -175,6 +189,13 @@ pub(super) fn binary(kind: BinaryKind, a: Interval, b: Interval) -> Interval {
     match kind {
         BinaryKind::Add | BinaryKind::Max | BinaryKind::Min => [f(a[0], b[0]), f(a[1], b[1])],
         BinaryKind::Sub => [f(a[0], b[1]), f(a[1], b[0])],
+        BinaryKind::Pow if a[0] == a[1] && b[0] == b[1] => [f(a[0], b[0]); 2],
+        // Monotonic in each operand. The ends cover the roundings of `pow`.
+        BinaryKind::Pow if a[0] > 0.0 => {
+            let [low, high] = hull([f(a[0], b[0]), f(a[0], b[1]), f(a[1], b[0]), f(a[1], b[1])]);
+            [low - low.abs() * ROUNDING, high + high.abs() * ROUNDING]
+        }
+        BinaryKind::Pow => UNKNOWN,
         BinaryKind::Div if b[0] <= 0.0 && 0.0 <= b[1] && b[0] < b[1] => UNKNOWN,
         BinaryKind::Mul | BinaryKind::Div => {
             hull([f(a[0], b[0]), f(a[0], b[1]), f(a[1], b[0]), f(a[1], b[1])])

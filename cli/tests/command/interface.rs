@@ -7,6 +7,7 @@ use std::process::Command;
 
 use fourfold_executor::environment::VARIABLES;
 use fourfold_executor::service::FAILURE_CODES;
+use fourfold_import::LeftOutCode;
 use fourfold_scheduler::ReasonCode;
 use serde_json::Value;
 
@@ -22,6 +23,18 @@ fn report(command: &str, program: &str) -> Value {
         .output()
         .expect("the program starts");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{command} {program}: {error}"))
+}
+
+/// The report of `import`.
+fn import_report(model: &str) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/models").join(model);
+    let output = Command::new(env!("CARGO_BIN_EXE_fourfold"))
+        .args(["import", "--json", "--target", "sm_120a", "--device", "none", "-o"])
+        .args([folder.path(), &source])
+        .output()
+        .expect("the program starts");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("import {model}: {error}"))
 }
 
 /// The file of `verify --report`.
@@ -65,6 +78,8 @@ fn interface() -> BTreeSet<String> {
         }
     }
     keys(&verify_report(PROGRAMS[2]), "report", &mut found);
+    keys(&import_report("ct-mxfp4"), "import", &mut found);
+    found.extend(LeftOutCode::ALL.iter().map(|code| format!("left_out {code}")));
     let help = Command::new(env!("CARGO_BIN_EXE_fourfold")).arg("--help").output().expect("it starts");
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     let codes = help.split("Exit codes: ").nth(1).expect("the help lists the exit codes");

@@ -266,7 +266,7 @@ fn a_run_that_hangs_is_named_after_an_interrupt() {
         std::thread::sleep(Duration::from_millis(50));
     }
     // The kernel may begin only now: the file names the program before that.
-    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    let interrupt = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     assert!(interrupt.expect("the signal is sent").success());
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
     let report = report(&machine);

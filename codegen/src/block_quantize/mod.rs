@@ -9,6 +9,7 @@ mod template;
 
 use std::fmt;
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 
 pub(crate) use self::template::STORE;
@@ -42,6 +43,13 @@ pub struct Configuration {
 pub enum Format {
     /// f4E2M1FN codes with an f8E4M3FN scale per 16, under one f32 scale per tensor.
     Nvfp4,
+    /// The same types by a formula other than the default, perhaps without a scale per tensor.
+    Nvfp4By {
+        /// The formula.
+        formula: Nvfp4Formula,
+        /// True if the tensor has an f32 scale.
+        has_global: bool,
+    },
     /// Codes of this element type (f4E2M1FN, f8E4M3FN or f8E5M2) with an f8E8M0FNU scale per 32.
     Mx(ElementType, ScaleRounding),
 }
@@ -68,20 +76,20 @@ impl Format {
     /// The number of values per scale: 16 or 32.
     pub fn block(self) -> u32 {
         match self {
-            Format::Nvfp4 => 16,
+            Format::Nvfp4 | Format::Nvfp4By { .. } => 16,
             Format::Mx(..) => 32,
         }
     }
 
     /// Returns whether the tensor has an f32 scale.
     pub fn has_global(self) -> bool {
-        self == Format::Nvfp4
+        matches!(self, Format::Nvfp4 | Format::Nvfp4By { has_global: true, .. })
     }
 
     /// The element type of the scales.
     pub fn scale(self) -> ElementType {
         match self {
-            Format::Nvfp4 => ElementType::F8E4M3FN,
+            Format::Nvfp4 | Format::Nvfp4By { .. } => ElementType::F8E4M3FN,
             Format::Mx(..) => ElementType::F8E8M0FNU,
         }
     }
@@ -89,7 +97,7 @@ impl Format {
     /// The element type of the codes.
     pub fn element(self) -> ElementType {
         match self {
-            Format::Nvfp4 => ElementType::F4E2M1FN,
+            Format::Nvfp4 | Format::Nvfp4By { .. } => ElementType::F4E2M1FN,
             Format::Mx(element, _) => element,
         }
     }
@@ -97,15 +105,29 @@ impl Format {
     /// The rounding of MX scales; absent for NVFP4.
     pub fn scale_rounding(self) -> Option<ScaleRounding> {
         match self {
-            Format::Nvfp4 => None,
+            Format::Nvfp4 | Format::Nvfp4By { .. } => None,
             Format::Mx(_, rounding) => Some(rounding),
+        }
+    }
+
+    /// The formula of NVFP4; the default for MX.
+    pub fn formula(self) -> Nvfp4Formula {
+        match self {
+            Format::Nvfp4By { formula, .. } => formula,
+            Format::Nvfp4 | Format::Mx(..) => Nvfp4Formula::DEFAULT,
         }
     }
 }
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Format::Mx(element, rounding) = self else { return f.write_str("nvfp4") };
+        let (element, rounding) = match self {
+            Format::Nvfp4 => return f.write_str("nvfp4"),
+            Format::Nvfp4By { formula, has_global } => {
+                return write!(f, "nvfp4_{formula}{}", if *has_global { "" } else { "_noglobal" });
+            }
+            Format::Mx(element, rounding) => (element, rounding),
+        };
         let element = match element {
             ElementType::F8E4M3FN => "mxfp8_e4m3",
             ElementType::F8E5M2 => "mxfp8_e5m2",
@@ -114,6 +136,7 @@ impl fmt::Display for Format {
         let rounding = match rounding {
             ScaleRounding::Floor => "floor",
             ScaleRounding::Ceil => "ceil",
+            ScaleRounding::Even => "even",
         };
         write!(f, "{element}_{rounding}")
     }
@@ -158,9 +181,11 @@ impl BlockQuantizeSpec {
         let Configuration { input, format, layout, .. } = self.configuration;
         let global = if format.has_global() { " global" } else { "" };
         let rounding = match format.scale_rounding() {
-            None => "",
-            Some(ScaleRounding::Floor) => ":floor",
-            Some(ScaleRounding::Ceil) => ":ceil",
+            None if format.formula() == Nvfp4Formula::DEFAULT => String::new(),
+            None => format!(":{}", format.formula()),
+            Some(ScaleRounding::Floor) => ":floor".to_owned(),
+            Some(ScaleRounding::Ceil) => ":ceil".to_owned(),
+            Some(ScaleRounding::Even) => ":even".to_owned(),
         };
         let (element, scale, block) = (format.element(), format.scale(), format.block());
         format!("block_quantize values={input}{global} q={element}:{scale}/{block}{rounding} {layout}")

@@ -1,10 +1,13 @@
 //! The template variables of a block quantization kernel.
 
-use fourfold_ir::{ElementType, ScaleLayout};
+use fourfold_ir::numeric::Nvfp4Formula;
+use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use serde::Serialize;
 
 use super::{BlockQuantizeSpec, Configuration, Padding};
-use crate::epilogue::{outputs::blocks, quantization_functions, scale_functions};
+use crate::epilogue::{
+    even_functions, formula_functions, outputs::blocks, quantization_functions, scale_functions,
+};
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template};
 use crate::targets::Target;
 
@@ -56,7 +59,7 @@ struct Context {
     turns: u32,
     rows: u32,
     has_conversion: bool,
-    quantization_functions: &'static str,
+    quantization_functions: String,
     scale_functions: &'static str,
     /// Empty: no CUTLASS header is needed.
     head: &'static str,
@@ -85,6 +88,16 @@ struct Clear {
     why: &'static str,
 }
 
+/// The device functions of a format.
+fn functions(scale_rounding: Option<ScaleRounding>, formula: Nvfp4Formula) -> String {
+    let more = match scale_rounding {
+        Some(ScaleRounding::Even) => even_functions(),
+        _ if formula != Nvfp4Formula::DEFAULT => formula_functions(),
+        _ => return quantization_functions().to_owned(),
+    };
+    format!("{}\n{more}", quantization_functions())
+}
+
 fn context(spec: &BlockQuantizeSpec) -> Context {
     let Configuration { input, format, layout, padding, threads, values, turns, rows } = spec.configuration;
     let (block, is_blocked) = (format.block(), layout == ScaleLayout::Blocked);
@@ -108,7 +121,7 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         input: input.to_string(),
         values_of_word: 32 / input.storage_bits(),
         block,
-        blocks_type: blocks(format.element(), format.scale_rounding()),
+        blocks_type: blocks(format.element(), format.scale_rounding(), format.formula()),
         bits: format.element().storage_bits(),
         has_global: format.has_global(),
         is_blocked,
@@ -118,7 +131,7 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         turns,
         rows,
         has_conversion: has_conversion(spec.target),
-        quantization_functions: quantization_functions(),
+        quantization_functions: functions(format.scale_rounding(), format.formula()),
         scale_functions: scale_functions(),
         head: "",
         load_parameter: "",

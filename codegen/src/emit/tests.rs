@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{
     BinaryKind, BlockFormat, ElementType, OperandShape, Predicate, ReduceKind, ScaleRounding, UnaryKind,
 };
@@ -14,7 +15,7 @@ use crate::epilogue::{Epilogue, Operand, Output, OutputKind, Step, StepKind};
 use crate::extents::Extents;
 use crate::hopper as tiles;
 use crate::source::{ABI, MAX_OPERANDS, SOURCE};
-use crate::{capabilities, emulate, select, specify};
+use crate::{BINARY_FUNCTIONS, UNARY_FUNCTIONS, capabilities, device_functions, emulate, select, specify};
 
 /// The variables that a kernel's template uses, including those of its base templates.
 fn template_variables(design: &Design) -> BTreeSet<String> {
@@ -76,10 +77,12 @@ const NVFP4: OutputKind = OutputKind::Quantized {
     element: ElementType::F4E2M1FN,
     block: 16,
     scale_rounding: None,
+    formula: Nvfp4Formula::DEFAULT,
 };
 
 fn mx(element: ElementType, scale_rounding: ScaleRounding) -> OutputKind {
-    OutputKind::Quantized { global: None, element, block: 32, scale_rounding: Some(scale_rounding) }
+    let (scale_rounding, formula) = (Some(scale_rounding), Nvfp4Formula::DEFAULT);
+    OutputKind::Quantized { global: None, element, block: 32, scale_rounding, formula }
 }
 
 fn reduced(kind: ReduceKind, shape: OperandShape) -> OutputKind {
@@ -139,9 +142,9 @@ fn the_template_has_exactly_the_variables_of_its_context() {
 
 #[test]
 fn every_activation_is_defined_once_with_what_it_calls() {
-    for kind in UnaryKind::ALL {
-        let again = step(StepKind::Unary(*kind), &[EpilogueRef::Step(0)], ElementType::F32);
-        let source = emit(&spec("sm_120a", vec![activation(*kind), again], None)).text;
+    for kind in UNARY_FUNCTIONS {
+        let again = step(StepKind::Unary(kind), &[EpilogueRef::Step(0)], ElementType::F32);
+        let source = emit(&spec("sm_120a", vec![activation(kind), again], None)).text;
         let definition = format!("float fn_{}(float x) {{", kind.name());
         assert_eq!(source.matches(&definition).count(), 1, "{kind}");
         for call in [format!("float const s0 = fn_{kind}(v);"), format!("float const s1 = fn_{kind}(s0);")] {
@@ -152,6 +155,18 @@ fn every_activation_is_defined_once_with_what_it_calls() {
             let mentioned = source.matches(&format!("{helper}(")).count();
             assert_eq!(defined, usize::from(0 < mentioned), "{helper} of {kind}");
         }
+    }
+}
+
+#[test]
+fn exactly_the_functions_of_the_capabilities_have_device_code() {
+    for kind in UnaryKind::ALL {
+        assert_eq!(UNARY_FUNCTIONS.contains(kind), !device_functions(&[*kind]).is_empty(), "{kind}");
+    }
+    for kind in BinaryKind::ALL {
+        let sum = step(StepKind::Binary(*kind), &[Accumulator, Accumulator], ElementType::F32);
+        let source = emit(&spec("sm_120a", vec![sum], None)).text;
+        assert_eq!(BINARY_FUNCTIONS.contains(kind), !source.contains("unsupported("), "{kind}");
     }
 }
 

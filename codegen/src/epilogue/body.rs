@@ -94,7 +94,11 @@ fn expression(step: &Step) -> String {
     match step.kind {
         StepKind::Constant(bits) => literal(bits),
         StepKind::Unary(kind) => format!("fn_{kind}({})", operand(0)),
-        StepKind::Binary(kind) => format!("{}({}, {})", function(kind), operand(0), operand(1)),
+        StepKind::Binary(kind) => {
+            // A plan has only functions of the capabilities.
+            let function = function(kind).unwrap_or("unsupported");
+            format!("{function}({}, {})", operand(0), operand(1))
+        }
         StepKind::Clamp { lower, upper } => {
             format!("op_min(op_max({}, {}), {})", operand(0), literal(lower), literal(upper))
         }
@@ -135,16 +139,18 @@ fn has_more_digits(step: &Step) -> bool {
     }
 }
 
-/// The intrinsics round once, and the compiler does not fuse them.
-fn function(kind: BinaryKind) -> &'static str {
-    match kind {
+/// The device function of a kind; `None` for one that is not in [`crate::BINARY_FUNCTIONS`]. The intrinsics round once, and the compiler
+/// does not fuse them.
+fn function(kind: BinaryKind) -> Option<&'static str> {
+    Some(match kind {
         BinaryKind::Add => "__fadd_rn",
         BinaryKind::Sub => "__fsub_rn",
         BinaryKind::Mul => "__fmul_rn",
         BinaryKind::Div => "__fdiv_rn",
         BinaryKind::Max => "op_max",
         BinaryKind::Min => "op_min",
-    }
+        BinaryKind::Pow => return None,
+    })
 }
 
 /// The C++ comparison operator. IEEE semantics, as in programs: with NaN only `!=` holds.

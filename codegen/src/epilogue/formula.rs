@@ -1,5 +1,6 @@
 //! The epilogue as formulas, for the reader of a kernel's source.
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{BinaryKind, OperandShape};
 use fourfold_scheduler::EpilogueRef;
 
@@ -68,9 +69,12 @@ fn output_lines(epilogue: &Epilogue) -> Vec<String> {
         let (tensor, of) = (outputs::index(epilogue, position), value(output.of));
         match output.kind {
             OutputKind::Value => format!("y{tensor}[l, m, n] = {of}"),
-            OutputKind::Quantized { global, element, block, scale_rounding } => {
+            OutputKind::Quantized { global, element, block, scale_rounding, formula } => {
                 let mut how = format!("{element} per {block}");
                 how += &scale_rounding.map_or(String::new(), |rounding| format!(", {}", direction(rounding)));
+                if formula != Nvfp4Formula::DEFAULT {
+                    how += &format!(", {formula}");
+                }
                 how += &global.map_or(String::new(), |operand| format!(", global x{operand}"));
                 format!("y{tensor}[l, m, n], y{}[l, m, n / {block}] = quantize({of}; {how})", tensor + 1)
             }
@@ -92,7 +96,7 @@ fn sign(kind: BinaryKind) -> Option<&'static str> {
         BinaryKind::Sub => Some("-"),
         BinaryKind::Mul => Some("·"),
         BinaryKind::Div => Some("/"),
-        BinaryKind::Max | BinaryKind::Min => None,
+        BinaryKind::Max | BinaryKind::Min | BinaryKind::Pow => None,
     }
 }
 

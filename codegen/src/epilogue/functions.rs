@@ -40,14 +40,15 @@ __device__ __forceinline__ float logistic_product(float x, float high, float low
 }
 ";
 
-/// The device functions of these kinds as one text, for compilation by themselves.
+/// The device functions of these kinds, as far as they have device code, as one text for compilation by themselves.
 pub fn device_functions(kinds: &[UnaryKind]) -> String {
     sources(kinds).join("\n")
 }
 
 /// The device functions `fn_NAME(float) -> float` of these kinds, preceded by the functions they call.
 pub(crate) fn sources(kinds: &[UnaryKind]) -> Vec<String> {
-    let calls = |text: &str| kinds.iter().any(|kind| body(*kind).contains(text));
+    let bodies = || kinds.iter().filter_map(|kind| Some((kind, body(*kind)?)));
+    let calls = |text: &str| bodies().any(|(_, body)| body.contains(text));
     let products = calls("logistic_product(");
     let mut sources = Vec::new();
     if products || calls("exp_negative(") {
@@ -56,14 +57,16 @@ pub(crate) fn sources(kinds: &[UnaryKind]) -> Vec<String> {
     if products {
         sources.push(LOGISTIC_PRODUCT.to_owned());
     }
-    sources.extend(kinds.iter().map(|kind| {
-        format!("__device__ __forceinline__ float fn_{}(float x) {{\n{}\n}}\n", kind.name(), body(*kind))
+    sources.extend(bodies().map(|(kind, body)| {
+        format!("__device__ __forceinline__ float fn_{}(float x) {{\n{body}\n}}\n", kind.name())
     }));
     sources
 }
 
-fn body(kind: UnaryKind) -> &'static str {
-    match kind {
+/// The body of a device function; `None` for a kind that no epilogue computes, since it is not in
+/// [`crate::UNARY_FUNCTIONS`].
+fn body(kind: UnaryKind) -> Option<&'static str> {
+    Some(match kind {
         UnaryKind::Neg => "  return -x;",
         UnaryKind::Abs => "  return fabsf(x);",
         UnaryKind::Exp => "  return expf(x);",
@@ -121,5 +124,11 @@ fn body(kind: UnaryKind) -> &'static str {
   // -0, and NaN of -inf.
   return x < -120.0f ? x * 0.0f : logistic_product(x, fminf(fabsf(x), 200.0f), 0.0f);"
         }
-    }
+        UnaryKind::Log
+        | UnaryKind::Sin
+        | UnaryKind::Cos
+        | UnaryKind::Floor
+        | UnaryKind::Ceil
+        | UnaryKind::Round => return None,
+    })
 }

@@ -8,11 +8,15 @@ mod name;
 pub(crate) mod outputs;
 mod planned;
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, ReduceKind, ScaleRounding, UnaryKind};
 use fourfold_scheduler::EpilogueRef;
 
 pub use self::functions::device_functions;
-pub use self::outputs::{output_functions, quantization_functions, scale_functions};
+pub use self::outputs::{
+    even_functions, formula_functions, formula_type, output_functions, quantization_functions,
+    scale_functions,
+};
 pub(crate) use self::planned::of_plan;
 
 /// The epilogue of a kernel: alpha · acc, then fma(beta, C, ·), the rounding of the `scaled_mma`, and the
@@ -59,6 +63,8 @@ pub enum OutputKind {
         block: u32,
         /// The rounding of an MX scale; absent exactly for NVFP4.
         scale_rounding: Option<ScaleRounding>,
+        /// The formula of NVFP4; the default for MX.
+        formula: Nvfp4Formula,
     },
     /// The elements, reduced.
     Reduced {

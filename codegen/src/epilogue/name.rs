@@ -1,5 +1,6 @@
 //! Names and signatures of epilogues.
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{ElementType, ScaleRounding};
 use fourfold_scheduler::EpilogueRef;
 
@@ -56,9 +57,12 @@ impl StepKind {
 fn output_signature(epilogue: &Epilogue, output: &Output) -> String {
     let mut word = match output.kind {
         OutputKind::Value => format!("d={}", epilogue.element(output.of)),
-        OutputKind::Quantized { global, element, block, scale_rounding } => {
+        OutputKind::Quantized { global, element, block, scale_rounding, formula } => {
             let mut word = format!("q={element}:{}/{block}", scale_element(scale_rounding));
             word += &scale_rounding.map_or(String::new(), |rounding| format!(":{}", direction(rounding)));
+            if formula != Nvfp4Formula::DEFAULT {
+                word += &format!(":{formula}");
+            }
             word + &global.map_or(String::new(), |operand| format!("*x{operand}"))
         }
         OutputKind::Reduced { kind, shape } => format!("{kind}={shape}"),
@@ -76,8 +80,9 @@ fn output_signature(epilogue: &Epilogue, output: &Output) -> String {
 fn output_name(epilogue: &Epilogue, output: &Output) -> String {
     match output.kind {
         OutputKind::Value => epilogue.element(output.of).to_string(),
-        OutputKind::Quantized { element, scale_rounding, .. } => match scale_rounding {
-            None => "nvfp4".to_owned(),
+        OutputKind::Quantized { element, scale_rounding, formula, .. } => match scale_rounding {
+            None if formula == Nvfp4Formula::DEFAULT => "nvfp4".to_owned(),
+            None => format!("nvfp4_{formula}"),
             Some(_) => format!("mx{element}"),
         },
         OutputKind::Reduced { kind, .. } => kind.to_string(),
@@ -95,5 +100,6 @@ pub(super) fn direction(rounding: ScaleRounding) -> &'static str {
     match rounding {
         ScaleRounding::Floor => "floor",
         ScaleRounding::Ceil => "ceil",
+        ScaleRounding::Even => "even",
     }
 }

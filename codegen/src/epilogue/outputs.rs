@@ -1,5 +1,6 @@
 //! The outputs of a kernel: their tensors, and the device code that writes outputs other than D.
 
+use fourfold_ir::numeric::{CodeFormula, Nvfp4Formula, Scaling};
 use fourfold_ir::{ElementType, OperandShape, ReduceKind, ScaleRounding};
 use serde::Serialize;
 
@@ -8,6 +9,8 @@ use crate::cuda::element_type;
 use crate::source::Role;
 
 const FORMATS: &str = include_str!("outputs/formats.cuh");
+const FORMULA: &str = include_str!("outputs/formula.cuh");
+const EVEN: &str = include_str!("outputs/even.cuh");
 const SUBTILE: &str = include_str!("outputs/subtile.cuh");
 const PLACE: &str = include_str!("outputs/place.cuh");
 const NODE: &str = include_str!("outputs/node.cuh");
@@ -21,6 +24,17 @@ pub fn quantization_functions() -> &'static str {
     FORMATS
 }
 
+/// The device functions that quantize NVFP4 blocks by other formulas than the default. They follow
+/// [`quantization_functions`].
+pub fn formula_functions() -> &'static str {
+    FORMULA
+}
+
+/// The device functions that round MX scales as [`ScaleRounding::Even`]. They follow [`quantization_functions`].
+pub fn even_functions() -> &'static str {
+    EVEN
+}
+
 /// The device functions that locate blocked scales. They follow [`quantization_functions`].
 pub fn scale_functions() -> &'static str {
     SCALES
@@ -28,7 +42,7 @@ pub fn scale_functions() -> &'static str {
 
 /// The device code of all kinds of outputs, for compilation by itself.
 pub fn output_functions() -> String {
-    [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, SCALES, QUANTIZED].join("\n")
+    [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, EVEN, FORMULA, SCALES, QUANTIZED].join("\n")
 }
 
 /// An output tensor of the C interface.
@@ -153,14 +167,14 @@ pub(crate) fn written(epilogue: &Epilogue, except: Option<usize>) -> Vec<Written
                     n_multiple: 128 / element.storage_bits(),
                 }
             }
-            OutputKind::Quantized { global, element, block, scale_rounding } => {
+            OutputKind::Quantized { global, element, block, scale_rounding, formula } => {
                 let global = match global {
                     Some(operand) => format!("static_cast<float const *>(p.operands[{operand}])"),
                     None => "nullptr".to_owned(),
                 };
                 let bytes = |tensor: usize| format!("static_cast<uint8_t *>(p.outputs[{tensor}])");
                 Written {
-                    node: format!("QuantizedOutput<{of}, {}>", blocks(element, scale_rounding)),
+                    node: format!("QuantizedOutput<{of}, {}>", blocks(element, scale_rounding, formula)),
                     arguments: format!("{}, {}, {global}", bytes(first), bytes(first + 1)),
                     n_multiple: (128 / element.storage_bits()).max(block as usize),
                 }
@@ -197,7 +211,7 @@ pub(crate) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
     let mut texts = vec![SUBTILE, PLACE, NODE];
     texts.extend(sinks(epilogue, epilogue.d()));
     if has_blocks(epilogue) {
-        texts.extend([FORMATS, SCALES, QUANTIZED]);
+        texts.extend(block_texts(epilogue));
     }
     texts
 }
@@ -207,11 +221,24 @@ pub(crate) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
     let mut texts = vec![PLACE];
     texts.extend(sinks(epilogue, None));
     if has_blocks(epilogue) {
-        texts.extend([FORMATS, SCALES, QUANTIZED]);
+        texts.extend(block_texts(epilogue));
     } else {
         texts.push(SCALES);
     }
     texts
+}
+
+/// The device code that quantizes blocks.
+fn block_texts(epilogue: &Epilogue) -> Vec<&'static str> {
+    let has = |matches: fn(Option<ScaleRounding>, Nvfp4Formula) -> bool| {
+        epilogue.outputs.iter().any(|output| match output.kind {
+            OutputKind::Quantized { scale_rounding, formula, .. } => matches(scale_rounding, formula),
+            OutputKind::Value | OutputKind::Reduced { .. } => false,
+        })
+    };
+    let even = has(|rounding, _| rounding == Some(ScaleRounding::Even)).then_some(EVEN);
+    let formula = has(|_, formula| formula != Nvfp4Formula::DEFAULT).then_some(FORMULA);
+    [Some(FORMATS), even, formula, Some(SCALES), Some(QUANTIZED)].into_iter().flatten().collect()
 }
 
 /// Returns whether an output is quantized in blocks.
@@ -260,16 +287,42 @@ pub(crate) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
 }
 
 /// The device type that quantizes a block.
-pub(crate) fn blocks(element: ElementType, scale_rounding: Option<ScaleRounding>) -> String {
+pub(crate) fn blocks(
+    element: ElementType,
+    scale_rounding: Option<ScaleRounding>,
+    formula: Nvfp4Formula,
+) -> String {
     let format = match element {
         ElementType::F8E4M3FN => "E4m3",
         ElementType::F8E5M2 => "E5m2",
         _ => "E2m1",
     };
     match scale_rounding {
-        None => "Nvfp4".to_owned(),
+        None if formula == Nvfp4Formula::DEFAULT => "Nvfp4".to_owned(),
+        None => formula_type(formula),
+        Some(ScaleRounding::Even) => format!("MxEven<{format}>"),
         Some(rounding) => format!("Mx<{format}, {}>", rounding == ScaleRounding::Ceil),
     }
+}
+
+/// The device type that quantizes an NVFP4 block by this formula, of [`formula_functions`].
+pub fn formula_type(formula: Nvfp4Formula) -> String {
+    let scaling = |scaling: Scaling| match scaling {
+        Scaling::Divide => "kDivide",
+        Scaling::Multiply => "kMultiply",
+    };
+    let codes = match formula.codes {
+        CodeFormula::Quotient => "kQuotient",
+        CodeFormula::ReciprocalStep => "kReciprocalStep",
+        CodeFormula::ReciprocalScale => "kReciprocalScale",
+    };
+    format!(
+        "Nvfp4By<{:#010x}u, Factor::{}, Factor::{}, CodeRule::{codes}, {}>",
+        formula.scale_min.get().to_bits(),
+        scaling(formula.amax),
+        scaling(formula.global),
+        formula.guard
+    )
 }
 
 fn reduction(kind: ReduceKind) -> &'static str {

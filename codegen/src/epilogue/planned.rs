@@ -26,8 +26,8 @@ pub(crate) fn of_plan(program: &Program, plan: &ScaledMmaPlan) -> Epilogue {
 fn output(output: &KernelOutput) -> Output {
     let kind = match output.kind {
         PlannedOutput::Value { .. } => OutputKind::Value,
-        PlannedOutput::Quantized { global, element, block, scale_rounding, .. } => {
-            OutputKind::Quantized { global, element, block, scale_rounding }
+        PlannedOutput::Quantized { global, element, block, scale_rounding, formula, .. } => {
+            OutputKind::Quantized { global, element, block, scale_rounding, formula }
         }
         PlannedOutput::Reduced { kind, shape, .. } => OutputKind::Reduced { kind, shape },
     };

@@ -33,19 +33,25 @@ pub(super) fn stored_shape(tensor: &Tensor) -> Vec<usize> {
     shape
 }
 
-/// The dtypes that a tensor of this type may be stored as.
+/// The dtypes that a tensor of this type may be stored as, its own first. Narrower floats are widened exactly, `F64` is
+/// rounded to nearest even, and `U32` holds eight FP4 codes, the first in the lowest bits.
 pub(super) fn accepted(element: ElementType) -> &'static [&'static str] {
     match element {
-        ElementType::F4E2M1FN => &["U8", "F4"],
+        ElementType::F4E2M1FN => &["U8", "F4", "U32"],
         ElementType::F8E4M3FN => &["F8_E4M3", "U8"],
         ElementType::F8E5M2 => &["F8_E5M2", "U8"],
         ElementType::F8E8M0FNU => &["F8_E8M0", "U8"],
-        ElementType::F16 => &["F16"],
-        ElementType::BF16 => &["BF16"],
-        ElementType::F32 => &["F32"],
+        ElementType::F16 => &["F16", "F64"],
+        ElementType::BF16 => &["BF16", "F64"],
+        ElementType::F32 => &["F32", "BF16", "F16", "F64"],
         ElementType::I32 => &["I32"],
         ElementType::I1 => &["BOOL"],
     }
+}
+
+/// Returns true for the dtypes whose elements are bytes that may be moved one by one.
+pub(super) fn is_byte(dtype: &str) -> bool {
+    ["U8", "F8_E4M3", "F8_E5M2", "F8_E8M0"].contains(&dtype)
 }
 
 /// The element type of a dtype; `None` for bytes, and for dtypes that the IR lacks.

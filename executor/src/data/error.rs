@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use fourfold_ir::{BindError, ElementType, TensorError};
 
+use super::reference::TensorEncoding;
+use super::slice::AxisSlice;
+
 /// The reason that a data file could not be read or written. Each variant names the file, and the tensor if there is
 /// one.
 #[derive(Debug, thiserror::Error)]
@@ -124,35 +127,83 @@ pub enum DataError {
         /// The problem with it.
         reason: String,
     },
-    /// A tensor does not fit the type of the input with its name.
-    #[error("`{}`: the tensor `{tensor}` does not fit the input `%{tensor}: {ty}`", path.display())]
+    /// A tensor does not fit the type of its input.
+    #[error("`{}`: {tensor} does not fit the input `%{input}: {ty}`", path.display())]
     Input {
         /// The file.
         path: PathBuf,
-        /// The tensor and the input.
+        /// The tensor, such as "the tensor `w`".
         tensor: String,
+        /// The input.
+        input: String,
         /// The input's type.
         ty: String,
         /// The mismatch.
         source: Box<TensorDataError>,
     },
     /// The inputs imply contradictory symbol values, or leave a symbol undetermined that blocked scales need.
-    #[error("`{}`: the tensors do not determine the extents of the program's inputs", path.display())]
+    #[error("{}: the tensors do not determine the extents of the program's inputs", listed(files))]
     Bind {
-        /// The file.
-        path: PathBuf,
+        /// The data files.
+        files: Vec<PathBuf>,
         /// The contradiction.
         source: Box<BindError>,
     },
     /// An input that determines the extents of blocked scales is missing.
-    #[error("`{}` has no tensor for the input `%{input}: {ty}`", path.display())]
+    #[error("{} no tensor for the input `%{input}: {ty}`", have(files))]
     MissingInput {
-        /// The file.
-        path: PathBuf,
+        /// The data files.
+        files: Vec<PathBuf>,
         /// The input.
         input: String,
         /// Its type.
         ty: String,
+    },
+    /// A reference names a tensor that its file lacks.
+    #[error(
+        "{} no tensor `{tensor}`, to which the input `%{input}` refers{}",
+        have(files), meant(nearest.as_deref())
+    )]
+    NoTensor {
+        /// The file, or the data files.
+        files: Vec<PathBuf>,
+        /// The tensor.
+        tensor: String,
+        /// The input.
+        input: String,
+        /// The tensor with the most similar name.
+        nearest: Option<String>,
+    },
+    /// A reference names no file, and there is no data file either.
+    #[error(
+        "the input `%{input}` refers to the tensor `{tensor}` of a data file, but there is none; add `in \"FILE\"` to \
+         its `; tensor:` line, or a `; data: FILE` line"
+    )]
+    NoDataFile {
+        /// The tensor.
+        tensor: String,
+        /// The input.
+        input: String,
+    },
+    /// A reference is for an input that the program lacks.
+    #[error("the program has no input `%{input}`, for which a tensor is named")]
+    NoInput {
+        /// The input.
+        input: String,
+    },
+    /// A reference takes bytes beyond the end of a file.
+    #[error("`{}` has {length} bytes, so the bytes {start}:{end} of the input `%{input}` are not in it", path.display())]
+    NoBytes {
+        /// The file.
+        path: PathBuf,
+        /// The input.
+        input: String,
+        /// The first byte.
+        start: u64,
+        /// The byte after the last.
+        end: u64,
+        /// The size of the file, in bytes.
+        length: u64,
     },
 }
 
@@ -164,6 +215,25 @@ impl DataError {
             _ => None,
         }
     }
+}
+
+/// Lists files.
+fn listed(files: &[PathBuf]) -> String {
+    let listed: Vec<String> = files.iter().map(|file| format!("`{}`", file.display())).collect();
+    match listed.as_slice() {
+        [] => "the data".to_owned(),
+        [one] => one.clone(),
+        [many @ .., last] => format!("{} and {last}", many.join(", ")),
+    }
+}
+
+/// Lists files as the subject of "have".
+fn have(files: &[PathBuf]) -> String {
+    format!("{} {}", listed(files), if files.len() > 1 { "have" } else { "has" })
+}
+
+fn meant(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
 fn last(tensor: Option<&str>) -> String {
@@ -214,11 +284,57 @@ pub enum TensorDataError {
         /// The extents of the scales, without padding.
         dims: Vec<usize>,
         /// The required bytes.
-        expected: usize,
+        expected: u64,
         /// The stored bytes.
-        found: usize,
+        found: u64,
         /// The stored shape.
         shape: Vec<usize>,
+    },
+    /// The size of a range of bytes does not match the type.
+    #[error("it has {found} bytes, but {dims:?} {element} takes {expected}")]
+    Bytes {
+        /// The element type.
+        element: ElementType,
+        /// The extents.
+        dims: Vec<usize>,
+        /// The required bytes.
+        expected: u64,
+        /// The bytes of the range.
+        found: u64,
+    },
+    /// A slice has more axes than the tensor.
+    #[error("its slice has {axes} axes, but its shape is {shape:?}")]
+    SliceRank {
+        /// The axes of the slice.
+        axes: usize,
+        /// The stored shape.
+        shape: Vec<usize>,
+    },
+    /// A slice exceeds the extent of an axis.
+    #[error("the slice `{slice}` of axis {axis} exceeds its shape {shape:?}")]
+    SliceBounds {
+        /// The axis, from 0.
+        axis: usize,
+        /// The slice of the axis.
+        slice: AxisSlice,
+        /// The stored shape.
+        shape: Vec<usize>,
+    },
+    /// A slice of elements that are smaller than a byte begins or ends within one.
+    #[error("its slice takes parts of bytes, because an element of {dtype} is smaller than a byte")]
+    SliceInByte {
+        /// The dtype.
+        dtype: String,
+    },
+    /// The encoding has no meaning for the tensor.
+    #[error("`as {}` is for {}, but this is {element} stored as {found}", encoding.name(), encoding.takes())]
+    Encoding {
+        /// The encoding.
+        encoding: TensorEncoding,
+        /// The element type.
+        element: ElementType,
+        /// The dtype.
+        found: String,
     },
     /// An extent exceeds that of any tensor.
     #[error("its shape is {shape:?}, which exceeds the address space")]

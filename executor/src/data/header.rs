@@ -4,14 +4,13 @@
 //! contiguously. The `safetensors` crate accepts repeated names and keeps the last one; here they are an error, as is
 //! everything that crate rejects.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::error::Category;
@@ -25,20 +24,34 @@ const LONGEST_HEADER: u64 = 100_000_000;
 /// The header key that is not a tensor.
 const METADATA_KEY: &str = "__metadata__";
 
-/// A tensor in the file.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) dtype: Dtype,
-    pub(super) shape: Vec<usize>,
-    /// Its first byte, from the start of the file.
-    pub(super) start: u64,
-    /// The byte after its last.
-    pub(super) end: u64,
+/// A tensor of a safetensors file, as its header describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredTensor {
+    /// The name.
+    pub name: String,
+    /// The dtype's name, such as `F8_E4M3`.
+    pub dtype: String,
+    /// The size of an element, in bits.
+    pub bits: usize,
+    /// The shape, in elements of the dtype.
+    pub shape: Vec<usize>,
+    /// The first byte, from the start of the file.
+    pub start: u64,
+    /// The byte after the last, from the start of the file.
+    pub end: u64,
 }
 
-/// Reads the tensors of a file of `length` bytes, in file order.
-pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Vec<Entry>, DataError> {
+/// A valid header.
+pub(super) struct Header {
+    /// The tensors, in file order.
+    pub(super) tensors: Vec<StoredTensor>,
+    /// The map `__metadata__`.
+    pub(super) metadata: BTreeMap<String, String>,
+}
+
+/// Reads the header of a file of `length` bytes.
+pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Header, DataError> {
     let not_safetensors = |reason: String| DataError::NotSafetensors { path: path.to_owned(), reason };
     let failed = |source: io::Error| DataError::Read { path: path.to_owned(), source };
     if length < LENGTH_BYTES {
@@ -58,17 +71,17 @@ pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Vec<Entry>, 
     // Bounded by LONGEST_HEADER.
     let mut header = vec![0; announced as usize];
     file.read_exact_at(&mut header, LENGTH_BYTES).map_err(failed)?;
-    let mut entries = parse(path, &header)?;
-    for entry in &entries {
+    let mut header = parse(path, &header)?;
+    for entry in &header.tensors {
         check_entry(entry).map_err(|reason| wrong(path, &entry.name, reason))?;
     }
-    entries.sort_by_key(|entry| (entry.start, entry.end));
-    check_places(path, &entries, LENGTH_BYTES + announced, length)?;
-    for entry in &mut entries {
+    header.tensors.sort_by_key(|entry| (entry.start, entry.end));
+    check_places(path, &header.tensors, LENGTH_BYTES + announced, length)?;
+    for entry in &mut header.tensors {
         entry.start += LENGTH_BYTES + announced;
         entry.end += LENGTH_BYTES + announced;
     }
-    Ok(entries)
+    Ok(header)
 }
 
 fn wrong(path: &Path, tensor: &str, reason: String) -> DataError {
@@ -76,15 +89,15 @@ fn wrong(path: &Path, tensor: &str, reason: String) -> DataError {
 }
 
 /// Parses the entries of a header, with offsets into the data.
-fn parse(path: &Path, header: &[u8]) -> Result<Vec<Entry>, DataError> {
+fn parse(path: &Path, header: &[u8]) -> Result<Header, DataError> {
     let not_safetensors = |reason: String| DataError::NotSafetensors { path: path.to_owned(), reason };
     let mut reader = Reader::default();
     let mut json = serde_json::Deserializer::from_slice(header);
     let parsed = json.deserialize_any(&mut reader).and_then(|()| json.end());
-    let Reader { entries, key, repeated, .. } = reader;
+    let Reader { entries, metadata, key, repeated, .. } = reader;
     match (parsed, repeated, key) {
         (_, Some(tensor), _) => Err(DataError::RepeatedEntry { path: path.to_owned(), tensor }),
-        (Ok(()), ..) => Ok(entries),
+        (Ok(()), ..) => Ok(Header { tensors: entries, metadata }),
         (Err(error), _, key) => Err(match (error.classify(), key) {
             (Category::Data, Some(tensor)) => wrong(path, &tensor, without_place(&error)),
             (Category::Data, None) => not_safetensors("its header is not a JSON object".to_owned()),
@@ -103,7 +116,8 @@ fn without_place(error: &serde_json::Error) -> String {
 /// Collects header entries, and detects repeated keys, which a map would lose.
 #[derive(Default)]
 struct Reader {
-    entries: Vec<Entry>,
+    entries: Vec<StoredTensor>,
+    metadata: BTreeMap<String, String>,
     names: BTreeSet<String>,
     /// The key whose entry is being read.
     key: Option<String>,
@@ -126,10 +140,12 @@ impl<'de> Visitor<'de> for &mut Reader {
             }
             self.key = Some(name.clone());
             if name == METADATA_KEY {
-                map.next_value::<Option<HashMap<String, String>>>()?;
+                self.metadata = map.next_value::<Option<BTreeMap<String, String>>>()?.unwrap_or_default();
             } else {
                 let TensorInfo { dtype, shape, data_offsets: (start, end) } = map.next_value()?;
-                self.entries.push(Entry { name, dtype, shape, start: start as u64, end: end as u64 });
+                let (start, end) = (start as u64, end as u64);
+                let (dtype, bits) = (dtype.to_string(), dtype.bitsize());
+                self.entries.push(StoredTensor { name, dtype, bits, shape, start, end });
             }
             self.key = None;
         }
@@ -138,10 +154,10 @@ impl<'de> Visitor<'de> for &mut Reader {
 }
 
 /// Checks that an entry's dtype, shape and size are consistent.
-fn check_entry(entry: &Entry) -> Result<(), String> {
-    let Entry { dtype, shape, start, end, .. } = entry;
+fn check_entry(entry: &StoredTensor) -> Result<(), String> {
+    let StoredTensor { dtype, bits, shape, start, end, .. } = entry;
     let count = shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
-    let Some(bits) = count.and_then(|count| count.checked_mul(dtype.bitsize())) else {
+    let Some(bits) = count.and_then(|count| count.checked_mul(*bits)) else {
         return Err(format!("a {dtype} tensor of shape {shape:?} exceeds the address space"));
     };
     if !bits.is_multiple_of(8) {
@@ -157,8 +173,8 @@ fn check_entry(entry: &Entry) -> Result<(), String> {
 }
 
 /// Checks that tensors, sorted by offset, cover the rest of the file exactly once.
-fn check_places(path: &Path, entries: &[Entry], data: u64, length: u64) -> Result<(), DataError> {
-    let wrong_length = |last: Option<&Entry>| DataError::Length {
+fn check_places(path: &Path, entries: &[StoredTensor], data: u64, length: u64) -> Result<(), DataError> {
+    let wrong_length = |last: Option<&StoredTensor>| DataError::Length {
         path: path.to_owned(),
         tensor: last.map(|entry| entry.name.clone()),
         expected: data.saturating_add(last.map_or(0, |entry| entry.end)),
@@ -168,7 +184,7 @@ fn check_places(path: &Path, entries: &[Entry], data: u64, length: u64) -> Resul
     if last.is_some_and(|entry| entry.end > length - data) {
         return Err(wrong_length(last));
     }
-    let mut before: Option<&Entry> = None;
+    let mut before: Option<&StoredTensor> = None;
     for entry in entries {
         let end = before.map_or(0, |before| before.end);
         if let Some(before) = before.filter(|before| entry.start < before.end) {

@@ -173,7 +173,7 @@ fn a_scalar_may_be_stored_with_or_without_an_extent() {
 
 #[test]
 fn a_tensor_unlike_its_input_is_named_with_what_was_expected() {
-    check_error(read_one("bias", "F16", "[8]", 16), &["`bias`", "F16", "f32 is stored as F32"]);
+    check_error(read_one("bias", "U8", "[32]", 32), &["`bias`", "U8", "f32 is stored as F32"]);
     check_error(read_one("bias", "I64", "[8]", 64), &["`bias`", "I64"]);
     check_error(read_one("bias", "F32", "[9]", 36), &["`%bias: tensor<[8], f32>`", "[9]", "not [8]"]);
     check_error(read_one("bias", "F32", "[2,4]", 32), &["[2, 4]", "not [8]"]);

@@ -29,6 +29,9 @@ pub(super) fn binary(
     right: &Tensor,
     result: ResultType,
 ) -> Result<Tensor, FallbackError> {
+    if result.element == ElementType::I32 {
+        return integers(kind, left, right, result);
+    }
     // With f32 operands and result, these are f32's IEEE operations, equal to the f64 result rounded once. Narrower
     // types use f64, so that no further proof is needed.
     let is_f32 = [left.element(), right.element(), result.element].iter().all(|e| *e == ElementType::F32);
@@ -43,6 +46,29 @@ pub(super) fn binary(
         BinaryKind::Div => map2(left, right, result, |a: f64, b: f64| a / b),
         BinaryKind::Max => map2(left, right, result, |a: f64, b: f64| scalar::binary(BinaryKind::Max, a, b)),
         BinaryKind::Min => map2(left, right, result, |a: f64, b: f64| scalar::binary(BinaryKind::Min, a, b)),
+        BinaryKind::Pow => map2(left, right, result, |a: f64, b: f64| scalar::binary(BinaryKind::Pow, a, b)),
+    }
+}
+
+/// Applies a function to every pair of integers. f64 holds every i32, but not every product.
+fn integers(
+    kind: BinaryKind,
+    left: &Tensor,
+    right: &Tensor,
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let of = |function: fn(i32, i32) -> i32| {
+        map2(left, right, result, move |a: f64, b: f64| f64::from(function(a as i32, b as i32)))
+    };
+    match kind {
+        BinaryKind::Add => of(i32::wrapping_add),
+        BinaryKind::Sub => of(i32::wrapping_sub),
+        BinaryKind::Mul => of(i32::wrapping_mul),
+        BinaryKind::Max => of(i32::max),
+        BinaryKind::Min => of(i32::min),
+        BinaryKind::Div | BinaryKind::Pow => {
+            Err(FallbackError::Internal { reason: "integers have no div and no pow" })
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod codec;
 mod elementwise;
+mod joining;
 mod memory;
 mod mma;
 mod movement;
@@ -79,6 +80,18 @@ pub enum FallbackError {
     /// A `scaled_mma`'s operands do not match.
     #[error(transparent)]
     ScaledMma(ScaledMmaError),
+    /// An index of a `gather` is outside the axis.
+    #[error("index {index}, element {position} of the indices, is outside axis {axis} of extent {extent}")]
+    Index {
+        /// The position among the indices, in row-major order.
+        position: usize,
+        /// The index.
+        index: i32,
+        /// The axis.
+        axis: u32,
+        /// The axis's extent.
+        extent: usize,
+    },
     /// The op should not have passed verification: a bug in Fourfold.
     #[error("this is a bug in Fourfold: {reason}")]
     Internal {
@@ -102,8 +115,8 @@ impl From<ScaledMmaError> for FallbackError {
 /// Computes an op's results from its operands.
 ///
 /// # Errors
-/// When a tensor does not have its operand's type under these symbol values, a result's extents are invalid, or
-/// memory is insufficient.
+/// When a tensor does not have its operand's type under these symbol values, a result's extents are invalid, an index of
+/// a `gather` is outside its axis, or memory is insufficient.
 pub fn run_op(
     program: &Program,
     op: Op,
@@ -188,14 +201,14 @@ fn compute(
     operands: &[&Tensor],
     results: Vec<ResultType>,
 ) -> Result<Vec<Tensor>, FallbackError> {
-    if let OpKind::BlockQuantize { block, scale_rounding } = kind
+    if let OpKind::BlockQuantize { block, scale_rounding, formula } = kind
         && let [v, global @ ..] = operands
     {
         let internal = FallbackError::Internal { reason: "block_quantize has two results" };
         let results: [ResultType; 2] = results.try_into().map_err(|_| internal)?;
         return quantize::block_quantize(
             *block as usize,
-            *scale_rounding,
+            (*scale_rounding, *formula),
             v,
             global.first().copied(),
             results,
@@ -221,6 +234,10 @@ fn compute(
         (OpKind::Reshape, [x]) => movement::reshape(x, result)?,
         (OpKind::Transpose { permutation }, [x]) => movement::transpose(x, permutation, result)?,
         (OpKind::Broadcast, [x]) => movement::broadcast(x, result)?,
+        (OpKind::Slice { ranges }, [x]) => movement::slice(x, ranges, result)?,
+        (OpKind::Concat { axis }, [_, ..]) => joining::concat(operands, *axis as usize, result)?,
+        (OpKind::Gather { axis }, [x, indices]) => joining::gather(x, indices, *axis, result)?,
+        (OpKind::Pad { amounts, value }, [x]) => joining::pad(x, amounts, *value, result)?,
         (OpKind::Reduce { kind, axes, .. }, [x]) => reduction::reduce(*kind, axes, x, result)?,
         (OpKind::Softmax { axis }, [x]) => reduction::softmax(*axis as usize, x, result)?,
         (OpKind::LayerNorm { eps }, [x, weight, bias]) => {

@@ -1,9 +1,9 @@
 //! Ops that move elements without changing them.
 
-use fourfold_ir::Tensor;
 use fourfold_ir::numeric;
+use fourfold_ir::{ElementType, SliceRange, Tensor};
 
-use super::view::{Run, View};
+use super::view::{Run, View, row_major_strides};
 use super::{FallbackError, ResultType};
 
 /// Elements moved per step; even, so that FP4 falls on whole bytes.
@@ -35,6 +35,35 @@ pub(super) fn broadcast(x: &Tensor, result: ResultType) -> Result<Tensor, Fallba
     copy(x, &view, result)
 }
 
+/// Takes ranges of some axes.
+pub(super) fn slice(x: &Tensor, ranges: &[SliceRange], result: ResultType) -> Result<Tensor, FallbackError> {
+    let (mut from, mut to) = (x.dims().to_vec(), result.dims.clone());
+    let mut ranges = ranges.to_vec();
+    // Along the last axis, FP4 is sliced in whole bytes.
+    let is_packed = x.element() == ElementType::F4E2M1FN;
+    let last = from.len().saturating_sub(1);
+    if is_packed {
+        (from[last], to[last]) = (from[last] / 2, to[last] / 2);
+        for range in ranges.iter_mut().filter(|range| range.axis as usize == last) {
+            (range.start, range.end) = (range.start / 2, range.end / 2);
+        }
+    }
+    let mut strides = row_major_strides(&from);
+    let mut base = 0usize;
+    for range in &ranges {
+        let stride = &mut strides[range.axis as usize];
+        // Saturates only if the axis of the result has at most one element, or if the tensor is empty.
+        base = base.saturating_add(stride.saturating_mul(range.start as usize));
+        *stride = stride.saturating_mul(range.step as usize);
+    }
+    let view = View::strided(base, to.into_iter().zip(strides));
+    if is_packed {
+        let bytes = (x.bytes(), 8);
+        return result.fill(CHUNK, |start, out| copy_runs_of(bytes, &view, start / 2, out));
+    }
+    copy(x, &view, result)
+}
+
 /// Copies the elements of a view.
 pub(super) fn copy(x: &Tensor, view: &View, result: ResultType) -> Result<Tensor, FallbackError> {
     let bits = x.element().storage_bits();
@@ -55,19 +84,23 @@ pub(super) fn copy(x: &Tensor, view: &View, result: ResultType) -> Result<Tensor
 
 /// Copies the elements at positions from `start` on, until `out` is full.
 pub(super) fn copy_runs(x: &Tensor, view: &View, start: usize, out: &mut [u8]) {
-    let bits = x.element().storage_bits();
+    copy_runs_of((x.bytes(), x.element().storage_bits()), view, start, out);
+}
+
+/// Copies elements of `bits` bits.
+fn copy_runs_of((bytes, bits): (&[u8], usize), view: &View, start: usize, out: &mut [u8]) {
     view.runs(start..start + out.len() * 8 / bits, |run| match (bits, run.stride) {
         (8.., 1) => {
             let width = bits / 8;
-            let from = &x.bytes()[run.start * width..][..run.len * width];
+            let from = &bytes[run.start * width..][..run.len * width];
             out[run.at * width..][..run.len * width].copy_from_slice(from);
         }
-        (16, _) => copy_strided::<2>(x.bytes(), run, out),
-        (32, _) => copy_strided::<4>(x.bytes(), run, out),
-        (8, _) => copy_strided::<1>(x.bytes(), run, out),
+        (16, _) => copy_strided::<2>(bytes, run, out),
+        (32, _) => copy_strided::<4>(bytes, run, out),
+        (8, _) => copy_strided::<1>(bytes, run, out),
         _ => {
             for index in 0..run.len {
-                copy_element(bits, x.bytes(), run.start + index * run.stride, out, run.at + index);
+                copy_element(bits, bytes, run.start + index * run.stride, out, run.at + index);
             }
         }
     });

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use fourfold_ir::numeric::{self, MxElement, ScaleRounding};
+use fourfold_ir::numeric::{self, MxElement, Nvfp4Formula, ScaleRounding};
 use fourfold_ir::{ElementType, ScaleLayout, Tensor};
 
 use super::codec::Codec;
@@ -18,10 +18,11 @@ const MOST_BLOCK: usize = 32;
 /// Rows per tile of the blocked scale layout.
 const TILE_ROWS: usize = 128;
 
-/// Quantizes v along its last axis to codes and scales. `global` is the per-tensor scale of NVFP4.
+/// Quantizes v along its last axis to codes and scales. `global` is the per-tensor scale of NVFP4, whose formula is
+/// given.
 pub(super) fn block_quantize(
     block: usize,
-    scale_rounding: Option<ScaleRounding>,
+    (scale_rounding, formula): (Option<ScaleRounding>, Nvfp4Formula),
     v: &Tensor,
     global: Option<&Tensor>,
     results: [ResultType; 2],
@@ -43,7 +44,7 @@ pub(super) fn block_quantize(
             for (index, (codes, scale)) in blocks {
                 from.read(v.bytes(), row * k + index * block, 1, values);
                 *scale = match scale_rounding {
-                    None => numeric::quantize_nvfp4_block(values, global, block_codes),
+                    None => numeric::quantize_nvfp4_block_by(formula, values, global, block_codes),
                     Some(rounding) => {
                         numeric::quantize_mx_block(values, mx_element(element), rounding, block_codes)
                     }
@@ -99,7 +100,9 @@ pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, Fal
     let layout = result.layout;
     let from = scales.bytes();
     let mut tensor = result.zeros()?;
-    if scales.layout() == layout || tensor.count() == 0 {
+    // Without a layout, scales are in row-major order as linear ones are.
+    let is_blocked = |layout| layout == Some(ScaleLayout::Blocked);
+    if is_blocked(scales.layout()) == is_blocked(layout) || tensor.count() == 0 {
         tensor.bytes_mut().copy_from_slice(from);
         return Ok(tensor);
     }

@@ -1,5 +1,7 @@
 //! Tests of every op against the interpreter or literal numbers.
 
+mod joining;
+
 use fourfold_ir::ScaleLayout::{Blocked, Linear};
 use fourfold_ir::numeric;
 use fourfold_ir::{
@@ -307,7 +309,7 @@ fn quantization_equals_the_interpreter_in_both_layouts() {
             for layout in [Linear, Blocked] {
                 let results: [(ElementType, &[usize], Layout); 2] =
                     [(F4, &dims, None), (E4M3, &scale_dims, Some(layout))];
-                let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None };
+                let kind = OpKind::block_quantize(16, None);
                 for global in [0.037, 0.0, -1.0, f32::INFINITY, f32::NAN] {
                     check(&kind, &[&v, &f32s(&[], &[global])], &results);
                     let quantized = run(&kind, &[&v, &f32s(&[], &[global])], &results);
@@ -319,10 +321,33 @@ fn quantization_equals_the_interpreter_in_both_layouts() {
             }
         }
     }
+    let v = sample(BF16, &[37, 96], 7);
+    for (index, codes) in numeric::CodeFormula::ALL.into_iter().enumerate() {
+        for (guard, scale_min) in [(true, 0.015625), (false, 0.015625), (false, f32::NEG_INFINITY)] {
+            let formula = numeric::Nvfp4Formula {
+                scale_min: numeric::ScaleMin::new(scale_min).unwrap(),
+                amax: [numeric::Scaling::Multiply, numeric::Scaling::Divide][index % 2],
+                global: [numeric::Scaling::Divide, numeric::Scaling::Multiply][index % 2],
+                codes,
+                guard,
+            };
+            let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None, formula };
+            for layout in [Linear, Blocked] {
+                let results: [(ElementType, &[usize], Layout); 2] =
+                    [(F4, &[37, 96], None), (E4M3, &[37, 6], Some(layout))];
+                for global in [0.037, 0.0, -1.0, f32::INFINITY, f32::NAN] {
+                    check(&kind, &[&v, &f32s(&[], &[global])], &results);
+                }
+                if !guard {
+                    check(&kind, &[&v], &results);
+                }
+            }
+        }
+    }
     let v = tame(BF16, &[2, 37, 96], 6);
     for (element, layout) in [(F4, Linear), (E4M3, Blocked), (E5M2, Blocked)] {
-        for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil] {
-            let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(rounding) };
+        for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even] {
+            let kind = OpKind::block_quantize(32, Some(rounding));
             check(&kind, &[&v], &[(element, &[2, 37, 96], None), (E8M0, &[2, 37, 3], Some(layout))]);
         }
     }
@@ -369,6 +394,16 @@ fn scales_are_laid_out_by_the_formula_and_back() {
         }
         let back = run(&OpKind::SwizzleScales, &[&poisoned], &[(E8M0, &dims, Some(Linear))]);
         assert_eq!(back, [linear]);
+        // The same bytes as numbers without a layout.
+        let plain = Tensor::from_codes(E4M3, dims.clone(), None, codes.clone()).unwrap();
+        let blocked = run(&OpKind::SwizzleScales, &[&plain], &[(E4M3, &dims, Some(Blocked))]);
+        assert_eq!(blocked[0].bytes(), expected);
+        let linear = run(&OpKind::SwizzleScales, &[&plain], &[(E4M3, &dims, Some(Linear))]);
+        assert_eq!(linear[0].bytes(), codes);
+        for scales in [&blocked[0], &linear[0]] {
+            let numbers = run(&OpKind::SwizzleScales, &[scales], &[(E4M3, &dims, None)]);
+            assert_eq!((numbers.len(), &numbers[0]), (1, &plain));
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use std::ops::Range;
 /// that one stride describes are merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
+    /// The index of the first element.
+    base: usize,
     dims: Vec<usize>,
     strides: Vec<usize>,
 }
@@ -41,11 +43,16 @@ impl View {
         View::new(axes.into_iter().map(|axis| (from[axis], strides[axis])))
     }
 
+    /// The first element has the index `base`; each axis has an extent and a stride.
+    pub(crate) fn strided(base: usize, axes: impl IntoIterator<Item = (usize, usize)>) -> View {
+        View { base, ..View::new(axes.into_iter()) }
+    }
+
     fn new(axes: impl Iterator<Item = (usize, usize)>) -> View {
         let (mut dims, mut strides) = (Vec::<usize>::new(), Vec::<usize>::new());
         for (dim, stride) in axes {
             match dim {
-                0 => return View { dims: vec![0], strides: vec![0] },
+                0 => return View { base: 0, dims: vec![0], strides: vec![0] },
                 1 => continue,
                 _ => {}
             }
@@ -64,7 +71,7 @@ impl View {
         if dims.is_empty() {
             (dims, strides) = (vec![1], vec![0]);
         }
-        View { dims, strides }
+        View { base: 0, dims, strides }
     }
 
     /// The number of positions.
@@ -81,7 +88,7 @@ impl View {
     /// The tensor index of one position.
     pub(crate) fn index(&self, position: usize) -> usize {
         let mut rest = position;
-        let mut index = 0;
+        let mut index = self.base;
         for (dim, stride) in self.dims.iter().zip(&self.strides).rev() {
             index += rest % dim * stride;
             rest /= dim;
@@ -126,10 +133,15 @@ mod tests {
 
     #[test]
     fn axes_that_one_stride_describes_are_merged() {
-        assert_eq!(View::broadcast(&[3, 4, 5], &[3, 4, 5]), View { dims: vec![60], strides: vec![1] });
-        assert_eq!(View::broadcast(&[1], &[3, 4]), View { dims: vec![12], strides: vec![0] });
-        assert_eq!(View::broadcast(&[4, 5], &[3, 4, 5]), View { dims: vec![3, 20], strides: vec![0, 1] });
-        assert_eq!(View::broadcast(&[], &[]), View { dims: vec![1], strides: vec![0] });
+        let merged = |dims: &[usize], strides: &[usize]| View {
+            base: 0,
+            dims: dims.to_vec(),
+            strides: strides.to_vec(),
+        };
+        assert_eq!(View::broadcast(&[3, 4, 5], &[3, 4, 5]), merged(&[60], &[1]));
+        assert_eq!(View::broadcast(&[1], &[3, 4]), merged(&[12], &[0]));
+        assert_eq!(View::broadcast(&[4, 5], &[3, 4, 5]), merged(&[3, 20], &[0, 1]));
+        assert_eq!(View::broadcast(&[], &[]), merged(&[1], &[0]));
     }
 
     #[test]
@@ -144,7 +156,16 @@ mod tests {
         let view = View::of_axes(&[2, 3], [1, 0]);
         assert_eq!(indices(&view, 0..6), [0, 3, 1, 4, 2, 5]);
         assert_eq!(indices(&view, 3..5), [4, 2]);
-        assert_eq!(View::of_axes(&[2, 3, 4], [0, 1, 2]), View { dims: vec![24], strides: vec![1] });
+        assert_eq!(View::of_axes(&[2, 3, 4], [0, 1, 2]), View { base: 0, dims: vec![24], strides: vec![1] });
+    }
+
+    #[test]
+    fn a_strided_view_begins_at_its_base() {
+        // Rows 1 and 3 of [4, 5], columns 0 and 2.
+        let view = View::strided(5, [(2, 10), (2, 2)]);
+        assert_eq!(indices(&view, 0..4), [5, 7, 15, 17]);
+        assert_eq!(indices(&View::strided(7, []), 0..1), [7]);
+        assert!(indices(&View::strided(7, [(0, 1)]), 0..0).is_empty());
     }
 
     #[test]

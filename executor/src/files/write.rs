@@ -15,6 +15,19 @@ use crate::temporary::{forget_temporary, register_temporary};
 /// # Errors
 /// When the file cannot be written, or the path exists and is not a regular file.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    write(path, bytes, Flush::Wait)
+}
+
+/// Writes a file as [`write_file`] does, but does not wait for the disk. For one of many files that can be made again
+/// after a power failure.
+///
+/// # Errors
+/// As [`write_file`].
+pub fn write_generated_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    write(path, bytes, Flush::Later)
+}
+
+fn write(path: &Path, bytes: &[u8], sync: Flush) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let mut options = OpenOptions::new();
     // Opened first: a file without write permission must not be replaced either.
@@ -24,9 +37,11 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
             Err(FileError::Write { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-    let Some(mut file) = there else { return place(path, None, bytes, Occupied::Replace).map_err(failed) };
+    let Some(mut file) = there else {
+        return place(path, None, bytes, (Occupied::Replace, sync)).map_err(failed);
+    };
     let actual = fs::canonicalize(path).map_err(failed)?;
-    match place(&actual, Some(&file), bytes, Occupied::Replace) {
+    match place(&actual, Some(&file), bytes, (Occupied::Replace, sync)) {
         Err(error) if is_of_the_folder(&error) => {
             let written = file.set_len(0).and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_all());
             written.map_err(failed)
@@ -48,7 +63,7 @@ pub fn create_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     match fs::symlink_metadata(path) {
         Ok(_) => Err(FileError::Exists { path: path.to_owned() }),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
-        Err(_) => place(path, None, bytes, Occupied::Fail).map_err(failed),
+        Err(_) => place(path, None, bytes, (Occupied::Fail, Flush::Wait)).map_err(failed),
     }
 }
 
@@ -64,8 +79,20 @@ enum Occupied {
     Replace,
 }
 
+/// The time at which a file reaches the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flush {
+    Wait,
+    Later,
+}
+
 /// Moves a new file into place, with the permissions of the existing one.
-fn place(path: &Path, there: Option<&File>, bytes: &[u8], occupied: Occupied) -> io::Result<()> {
+fn place(
+    path: &Path,
+    there: Option<&File>,
+    bytes: &[u8],
+    (occupied, sync): (Occupied, Flush),
+) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
     let mut builder = tempfile::Builder::new();
@@ -80,7 +107,9 @@ fn place(path: &Path, there: Option<&File>, bytes: &[u8], occupied: Occupied) ->
         }
         file.write_all(bytes)?;
         // Some file systems report a full disk only now.
-        file.as_file().sync_all()?;
+        if sync == Flush::Wait {
+            file.as_file().sync_all()?;
+        }
         let placed = match occupied {
             Occupied::Fail => file.persist_noclobber(path),
             Occupied::Replace => file.persist(path),

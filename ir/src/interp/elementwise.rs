@@ -24,7 +24,15 @@ pub(super) fn unary(kind: UnaryKind, operand: &Tensor) -> Vec<f64> {
 
 /// Broadcasts both operands to `dims` and applies a function to each pair of elements.
 pub(super) fn binary(kind: BinaryKind, left: &Tensor, right: &Tensor, dims: &[usize]) -> Vec<f64> {
+    let is_integer = left.element() == ElementType::I32;
     let (left, right) = (broadcast_values(left, dims), broadcast_values(right, dims));
+    if is_integer {
+        let function = |(a, b)| scalar::integer(kind, a as i32, b as i32).map(f64::from);
+        return left
+            .zip(right)
+            .map(|pair| function(pair).expect("the verifier refuses other kinds"))
+            .collect();
+    }
     left.zip(right).map(|(a, b)| scalar::binary(kind, a, b)).collect()
 }
 

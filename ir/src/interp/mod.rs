@@ -72,6 +72,22 @@ pub enum InterpretError {
         /// Tensors given.
         found: usize,
     },
+    /// An index of a `gather` is outside the axis.
+    #[error(
+        "`{place}`: index {index}, element {position} of the indices, is outside axis {axis} of extent {extent}"
+    )]
+    Index {
+        /// The op.
+        place: String,
+        /// The position among the indices, in row-major order.
+        position: usize,
+        /// The index.
+        index: i32,
+        /// The axis.
+        axis: u32,
+        /// The axis's extent.
+        extent: usize,
+    },
     /// A given tensor differs from the type in the program.
     #[error("`{place}`: `%{name}` is {expected}, but its tensor is {found}")]
     Type {
@@ -147,9 +163,25 @@ pub fn interpret_op(
         .collect::<Result<_, _>>()?;
     check_memory(most_bytes(operands, &results))
         .map_err(|NoMemory { bytes }| InterpretError::Memory { place: place.clone(), bytes })?;
+    if let OpKind::Gather { axis } = operation.kind {
+        check_indices(&place, operands[0], operands[1], axis)?;
+    }
     let computed = evaluate(&operation.kind, operands, &results);
     let tensors = computed.into_iter().zip(results).map(|(computed, result)| computed.into_tensor(result));
     tensors.collect::<Result<_, _>>().map_err(|source| InterpretError::of_tensor(&place, source))
+}
+
+/// Checks that every index of a `gather` is within the axis, even if the result has no elements.
+fn check_indices(place: &str, x: &Tensor, indices: &Tensor, axis: u32) -> Result<(), InterpretError> {
+    let extent = x.dims()[axis as usize];
+    let indices = indices.to_f64();
+    match indices.iter().position(|index| !(0.0..extent as f64).contains(index)) {
+        None => Ok(()),
+        Some(position) => {
+            let (place, index) = (place.to_owned(), indices[position] as i32);
+            Err(InterpretError::Index { place, position, index, axis, extent })
+        }
+    }
 }
 
 /// An upper bound on the bytes that an op allocates. Per operand: its codes and one i64 or f64 array. Per result:
@@ -230,11 +262,15 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
     let computed = match kind {
         OpKind::ScaledMma(attributes) => Values(matmul::scaled_mma(*attributes, operands)),
         OpKind::Mma => Values(matmul::mma(operands[0], operands[1])),
-        OpKind::BlockQuantize { block, scale_rounding } => {
+        OpKind::BlockQuantize { block, scale_rounding, formula } => {
             let global = operands.get(1).copied();
-            let block = *block as usize;
-            let (codes, scales) =
-                quantize::block_quantize(operands[0], global, block, *scale_rounding, result.element);
+            let rule = quantize::BlockRule {
+                block: *block as usize,
+                scale_rounding: *scale_rounding,
+                formula: *formula,
+                element: result.element,
+            };
+            let (codes, scales) = quantize::block_quantize(operands[0], global, rule);
             return vec![Codes(codes), Codes(scales)];
         }
         OpKind::BlockDequantize { block } => {
@@ -254,6 +290,12 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
         OpKind::SwizzleScales | OpKind::Reshape => Codes(operands[0].to_codes()),
         OpKind::Transpose { permutation } => Codes(movement::transpose(operands[0], permutation)),
         OpKind::Broadcast => Codes(movement::broadcast(operands[0], dims)),
+        OpKind::Slice { ranges } => Codes(movement::slice(operands[0], ranges, dims)),
+        OpKind::Concat { axis } => Codes(movement::concat(operands, *axis as usize)),
+        OpKind::Gather { axis } => {
+            Codes(movement::gather(operands[0], &operands[1].to_f64(), *axis as usize))
+        }
+        OpKind::Pad { amounts, value } => Codes(movement::pad(operands[0], amounts, *value, dims)),
         OpKind::Reduce { kind, axes, .. } => Values(reduction::reduce(*kind, operands[0], axes)),
         OpKind::Softmax { axis } => Values(reduction::softmax(operands[0], *axis as usize)),
         OpKind::LayerNorm { eps } => {

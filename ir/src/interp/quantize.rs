@@ -1,19 +1,29 @@
 //! Block quantization and its inverse.
 
-use crate::numeric::{self, MxElement};
+use crate::numeric::{self, MxElement, Nvfp4Formula};
 use crate::ops::ScaleRounding;
 use crate::tensor::Tensor;
 use crate::types::ElementType;
 
-/// Quantizes and returns the codes of type `element` and the scales, both in logical order. With a scale rounding the
-/// format is MX. Without one it is NVFP4 with the per-tensor scale `global`, which defaults to 1.
+/// The quantization of a block. With a scale rounding the format is MX. Without one it is NVFP4.
+#[derive(Clone, Copy)]
+pub(super) struct BlockRule {
+    pub(super) block: usize,
+    pub(super) scale_rounding: Option<ScaleRounding>,
+    /// The formula of NVFP4.
+    pub(super) formula: Nvfp4Formula,
+    /// The type of the codes.
+    pub(super) element: ElementType,
+}
+
+/// Quantizes and returns the codes and the scales, both in logical order. The per-tensor scale `global` of NVFP4
+/// defaults to 1.
 pub(super) fn block_quantize(
     operand: &Tensor,
     global: Option<&Tensor>,
-    block: usize,
-    scale_rounding: Option<ScaleRounding>,
-    element: ElementType,
+    rule: BlockRule,
 ) -> (Vec<u8>, Vec<u8>) {
+    let BlockRule { block, scale_rounding, formula, element } = rule;
     let values = operand.to_f32();
     let global = global.map_or(1.0, |global| global.to_f32()[0]);
     let mut codes = vec![0; values.len()];
@@ -22,7 +32,7 @@ pub(super) fn block_quantize(
         .chunks(block)
         .zip(codes.chunks_mut(block))
         .map(|(values, codes)| match scale_rounding {
-            None => numeric::quantize_nvfp4_block(values, global, codes),
+            None => numeric::quantize_nvfp4_block_by(formula, values, global, codes),
             Some(rounding) => numeric::quantize_mx_block(values, mx_element(element), rounding, codes),
         })
         .collect();

@@ -42,7 +42,8 @@ pub(super) fn run(kind: OpKind, operands: &[&Tensor], result: TensorType) -> Ten
     run_all(kind, operands, &[result]).remove(0)
 }
 
-fn try_run(
+/// Runs a program of one op on these operands.
+pub(super) fn try_run(
     kind: OpKind,
     operands: &[&Tensor],
     results: &[TensorType],

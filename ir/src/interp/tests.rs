@@ -3,6 +3,7 @@
 use super::testing::{f32s, run, run_all, scales_ty, tensor, ty};
 use super::*;
 use crate::builder::Builder;
+use crate::numeric::{Nvfp4Formula, ScaleMin};
 use crate::ops::{BinaryKind, ConstantValue, Predicate, ReduceKind, ScaleRounding, UnaryKind};
 use crate::sample;
 use crate::types::Dim;
@@ -245,7 +246,7 @@ fn nvfp4_quantization_scales_each_block_by_its_largest_magnitude_over_six() {
     values.extend(twelve().iter().map(|v| -v / 8.0));
     let v = f32s(&[2, 32], &values);
     for (g, scales) in [(1.0, [2.0, 0.0, 32.0, 0.25]), (0.5, [4.0, 0.0, 64.0, 0.5])] {
-        let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None };
+        let kind = OpKind::block_quantize(16, None);
         let results = run_all(
             kind,
             &[&v, &f32s(&[], &[g])],
@@ -299,7 +300,7 @@ fn mx_quantization_scales_by_a_power_of_two_below_or_above() {
     values.resize(32, 0.0);
     let v = tensor(BF16, &[1, 32], &values);
     let quantize = |element, rounding| {
-        let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(rounding) };
+        let kind = OpKind::block_quantize(32, Some(rounding));
         run_all(kind, &[&v], &[ty(&[1, 32], element), scales_ty(&[1, 1], F8E8M0FNU, ScaleLayout::Linear)])
     };
     let floor = quantize(F4E2M1FN, ScaleRounding::Floor);
@@ -334,7 +335,7 @@ fn quantization_writes_either_scale_layout_with_zero_padding() {
     let v = sample::tensor(BF16, vec![3, 37, 96], None, sample::Rule::Normal, 5).unwrap();
     let g = f32s(&[1], &[0.001]);
     let quantize = |layout| {
-        let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None };
+        let kind = OpKind::block_quantize(16, None);
         run_all(kind, &[&v, &g], &[ty(&[3, 37, 96], F4E2M1FN), scales_ty(&[3, 37, 6], F8E4M3FN, layout)])
     };
     let (linear, blocked) = (quantize(ScaleLayout::Linear), quantize(ScaleLayout::Blocked));
@@ -360,6 +361,44 @@ fn swizzled_scales_come_back_and_ignore_padding() {
     assert_eq!(again.bytes()[offset], blocked.bytes()[offset]);
     assert_ne!(again.bytes(), blocked.bytes(), "the padding is zero");
     assert_eq!(again.to_codes(), linear.bytes());
+}
+
+#[test]
+fn scales_keep_their_bytes_without_a_layout() {
+    let bytes: Vec<u8> = (0..2 * 130 * 5).map(|index| (index * 7) as u8).collect();
+    let linear =
+        Tensor::from_codes(F8E4M3FN, vec![2, 130, 5], Some(ScaleLayout::Linear), bytes.clone()).unwrap();
+    let plain = run(OpKind::SwizzleScales, &[&linear], ty(&[2, 130, 5], F8E4M3FN));
+    assert_eq!((plain.layout(), plain.bytes()), (None, bytes.as_slice()));
+    let blocked =
+        run(OpKind::SwizzleScales, &[&plain], scales_ty(&[2, 130, 5], F8E4M3FN, ScaleLayout::Blocked));
+    assert_eq!(blocked.to_codes(), bytes);
+    let again = run(OpKind::SwizzleScales, &[&blocked], ty(&[2, 130, 5], F8E4M3FN));
+    assert_eq!(again.bytes(), bytes);
+}
+
+#[test]
+fn a_written_out_formula_has_a_lower_bound_and_no_guards() {
+    let mut values = vec![-0.0; 16];
+    values.extend(twelve());
+    let v = f32s(&[1, 32], &values);
+    let results = [ty(&[1, 32], F4E2M1FN), scales_ty(&[1, 2], F8E4M3FN, ScaleLayout::Linear)];
+    let of = |scale_min: f32, guard: bool| {
+        let formula =
+            Nvfp4Formula { scale_min: ScaleMin::new(scale_min).unwrap(), guard, ..Nvfp4Formula::DEFAULT };
+        let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None, formula };
+        run_all(kind, &[&v, &f32s(&[], &[1.0])], &results)
+    };
+    // Codes of a block of -0: 0 with guards, those of -0 / 2^-6 without, and those of 0/0 without a bound.
+    for (scale_min, guard, scale, code) in
+        [(0.015625, true, 0.015625, 0x0), (0.015625, false, 0.015625, 0x8), (0.0, false, 0.0, 0x7)]
+    {
+        let found = of(scale_min, guard);
+        check_values(&found[1], &[scale, 2.0]);
+        assert_eq!(found[0].to_codes()[..16], [code; 16]);
+        assert_eq!(found[0].bytes()[8..11], [0x17, 0x0B, 0x04]);
+    }
+    check_values(&of(4.0, false)[1], &[4.0; 2]);
 }
 
 #[test]

@@ -12,6 +12,9 @@ pub enum ScaleRounding {
     Floor,
     /// Round up to a power of two, as CUDA's `cudaRoundPosInf`.
     Ceil,
+    /// Round to two significant bits, half up, then down to a power of two: up from 1.75 times a power of two. AMD
+    /// Quark names it so, and compressed-tensors has the same rule.
+    Even,
 }
 
 /// The value of each `f4E2M1FN` code.
@@ -32,6 +35,8 @@ const E8M0_MAX: u8 = 0xFE;
 
 /// Mantissa bits of an `f32`. The exponent field above them has the same bias as `f8E8M0FNU`.
 const F32_MANTISSA_BITS: u32 = 23;
+/// The mantissa bits of 1.75.
+pub(super) const ONE_POINT_75: u32 = 3 << (F32_MANTISSA_BITS - 2);
 /// The bits of 2^-127: a subnormal in `f32`, code 0 in `f8E8M0FNU`.
 const TWO_POW_MINUS_127: u32 = 1 << (F32_MANTISSA_BITS - 1);
 
@@ -142,6 +147,11 @@ pub fn e8m0_from_f32(v: f32, rounding: ScaleRounding) -> u8 {
     let byte = match rounding {
         ScaleRounding::Floor => below,
         ScaleRounding::Ceil => below.saturating_add(u8::from(magnitude > exact)),
+        // A subnormal is 2^-127 up to 1.75 times that, and no larger subnormal reaches 1.75 · 2^-126.
+        ScaleRounding::Even => match below {
+            0 => u8::from(magnitude >= TWO_POW_MINUS_127 / 4 * 7),
+            _ => below.saturating_add(u8::from(magnitude - exact >= ONE_POINT_75)),
+        },
     };
     byte.min(E8M0_MAX)
 }
@@ -324,8 +334,18 @@ mod tests {
     }
 
     #[test]
+    fn e8m0_with_even_rounds_up_from_seven_quarters() {
+        let even = |v| e8m0_from_f32(v, ScaleRounding::Even);
+        for byte in 0..E8M0_MAX {
+            let power = e8m0_to_f32(byte);
+            let tie = (f64::from(power) * 1.75) as f32;
+            assert_eq!([power, tie.next_down(), tie].map(even), [byte, byte, byte + 1], "{byte}");
+        }
+    }
+
+    #[test]
     fn e8m0_saturates_at_both_ends_and_refuses_negative_numbers() {
-        for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil] {
+        for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even] {
             for v in [0.0, -0.0, f32::from_bits(1), f32::from_bits(TWO_POW_MINUS_127)] {
                 assert_eq!(e8m0_from_f32(v, rounding), 0x00);
             }

@@ -20,6 +20,7 @@
 //! section says so.
 
 mod formats;
+mod formula;
 #[cfg(test)]
 mod oracle;
 mod pack;
@@ -33,8 +34,9 @@ pub use formats::{
     f16_bits_to_f32, f32_to_bf16_bits, f32_to_f16_bits, f64_to_bf16_bits, f64_to_f16_bits, f64_to_f32,
     ue4m3_from_f32, ue4m3_to_f32,
 };
+pub use formula::{CodeFormula, Nvfp4Formula, Nvfp4Step, ScaleMin, Scaling, UnknownFormula};
 pub use pack::{PackError, e2m1_at, pack_e2m1, set_e2m1, unpack_e2m1};
-pub use quantize::{MxElement, quantize_mx_block, quantize_nvfp4_block};
+pub use quantize::{MxElement, quantize_mx_block, quantize_nvfp4_block, quantize_nvfp4_block_by};
 pub use scale_layout::{
     LayoutError, blocked_len, blocked_offset, blocked_to_linear, checked_blocked_len, linear_to_blocked,
 };

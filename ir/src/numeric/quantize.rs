@@ -5,11 +5,12 @@
 //! nearest even, with subnormals; the formulas write it rn().
 
 use super::formats::{
-    ScaleRounding, e2m1_from_f32, e2m1_to_f32, e4m3_from_f32, e4m3_to_f32, e5m2_from_f32, e5m2_to_f32,
-    e8m0_from_f32, e8m0_to_f32, ue4m3_from_f32, ue4m3_to_f32,
+    ONE_POINT_75, ScaleRounding, e2m1_from_f32, e2m1_to_f32, e4m3_from_f32, e4m3_to_f32, e5m2_from_f32,
+    e5m2_to_f32, e8m0_from_f32, e8m0_to_f32,
 };
+use super::formula::Nvfp4Formula;
 
-/// The largest `f4E2M1FN` value. The scale maps a block's largest magnitude to it.
+/// The largest `f4E2M1FN` value.
 const E2M1_MAX: f32 = 6.0;
 
 /// The code of the largest `f8E8M0FNU` value, 2^127.
@@ -98,20 +99,22 @@ impl MxElement {
 ///
 /// If `codes` is not as long as `values`.
 pub fn quantize_nvfp4_block(values: &[f32], global: f32, codes: &mut [u8]) -> u8 {
+    quantize_nvfp4_block_by(Nvfp4Formula::DEFAULT, values, global, codes)
+}
+
+/// Quantizes one NVFP4 block by a formula of its own. Writes an `f4E2M1FN` code for each value and returns the block's
+/// scale, an `f8E4M3FN` byte, whose sign bit is 0 if the formula has guards.
+///
+/// # Panics
+///
+/// If `codes` is not as long as `values`.
+pub fn quantize_nvfp4_block_by(formula: Nvfp4Formula, values: &[f32], global: f32, codes: &mut [u8]) -> u8 {
     assert_eq!(values.len(), codes.len(), "one code for each value");
     let amax = largest_magnitude(values);
-    if amax == 0.0 {
-        codes.fill(0x0);
-        return 0x00;
-    }
-    let scale = ue4m3_from_f32(amax / E2M1_MAX / global);
-    let step = ue4m3_to_f32(scale) * global;
-    if step == 0.0 {
-        codes.fill(0x0);
-    } else {
-        for (code, &v) in codes.iter_mut().zip(values) {
-            *code = e2m1_from_f32(v / step);
-        }
+    let scale = formula.scale(amax, global);
+    let step = formula.step(scale, amax, global);
+    for (code, &v) in codes.iter_mut().zip(values) {
+        *code = step.code(v);
     }
     scale
 }
@@ -122,6 +125,7 @@ pub fn quantize_nvfp4_block(values: &[f32], global: f32, codes: &mut [u8]) -> u8
 /// ```text
 /// floor: scale = 2^(floor(log2(amax)) - emax)     OCP MX specification, section 6.3
 /// ceil:  scale = 2^ceil(log2(amax / max))         the smallest scale with which no value saturates
+/// even:  scale = 2^(floor(log2(amax)) - emax), twice that if amax is at least 1.75 times a power of two
 /// q = element(rn(v / scale))                      saturating: with floor, up to 2^(emax + 1) can occur
 /// ```
 ///
@@ -162,6 +166,7 @@ fn mx_scale(amax: f32, element: MxElement, rounding: ScaleRounding) -> u8 {
     let above = match rounding {
         ScaleRounding::Floor => 0,
         ScaleRounding::Ceil => u8::from(exceeds),
+        ScaleRounding::Even => u8::from(mantissa(amax) >= ONE_POINT_75),
     };
     // No overflow: floor is at most 0xFE.
     (floor + above).saturating_sub(element.max_exponent())
@@ -180,12 +185,13 @@ fn largest_magnitude(values: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::formats::{ue4m3_from_f32, ue4m3_to_f32};
     use super::super::oracle::{self, Table};
     use super::*;
     use proptest::prelude::*;
 
     const ELEMENTS: [MxElement; 3] = [MxElement::E2M1, MxElement::E4M3, MxElement::E5M2];
-    const ROUNDINGS: [ScaleRounding; 2] = [ScaleRounding::Floor, ScaleRounding::Ceil];
+    const ROUNDINGS: [ScaleRounding; 3] = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even];
 
     fn nvfp4(values: &[f32], global: f32) -> (u8, Vec<u8>) {
         // No format produces 0xEE: it shows a code that was not written.
@@ -241,6 +247,10 @@ mod tests {
                 (floor - emax).max(-127)
             }
             ScaleRounding::Ceil => (-127..128).find(|&e| table.last_finite() * 2f64.powi(e) >= amax).unwrap(),
+            ScaleRounding::Even => {
+                let even = (-149..129).rev().find(|&e| 2f64.powi(e) <= amax / 0.875).unwrap_or(-1000);
+                (even - emax).max(-127)
+            }
         };
         let step = 2f64.powi(exponent) as f32;
         let codes = values.iter().map(|&v| signed_code(v, step, &table, sign)).collect();

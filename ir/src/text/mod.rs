@@ -66,6 +66,7 @@ mod print;
 mod types;
 
 pub use directives::{Comment, Directive, comments, directives};
+pub use names::nearest;
 pub use print::{print, print_op};
 
 use crate::diagnostics::{Diagnostic, Spans};

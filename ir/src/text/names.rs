@@ -63,9 +63,9 @@ impl Hasher for NameHasher {
 
 /// The candidate with the smallest edit distance to `word`, the first of several. `None` if the distance exceeds 3 or
 /// a third of the letters. A candidate that differs only in letter case always matches.
-pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     /// Longer names are not compared, because the time grows with the square of the length.
-    const MAX_LEN: usize = 64;
+    const MAX_LEN: usize = 128;
     if word.len() > MAX_LEN {
         return None;
     }

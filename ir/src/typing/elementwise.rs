@@ -1,6 +1,7 @@
 //! Typing rules of the ops that keep or broadcast the shape: elementwise ops, softmax and layer_norm.
 
 use super::{ARITHMETIC, ARITHMETIC_OR_I32, BOOLEAN, Site, Slot, number_text};
+use crate::ops::BinaryKind;
 use crate::types::ElementType;
 use crate::verify::VerifyErrorKind as Kind;
 
@@ -49,9 +50,15 @@ fn same_type(site: &mut Site<'_>) {
     site.require_result_shape(result, operand.shape());
 }
 
-pub(super) fn binary(site: &mut Site<'_>) {
+pub(super) fn binary(site: &mut Site<'_>, kind: BinaryKind) {
     let (left, right, result) = (site.operand(0), site.operand(1), site.result(0));
-    if let Some(element) = site.join(&[left, right], ARITHMETIC) {
+    let element = match kind {
+        BinaryKind::Div | BinaryKind::Pow => site.join(&[left, right], ARITHMETIC),
+        BinaryKind::Add | BinaryKind::Sub | BinaryKind::Mul | BinaryKind::Max | BinaryKind::Min => {
+            join_or_i32(site, left, right)
+        }
+    };
+    if let Some(element) = element {
         site.require_result_element(result, element);
     }
     if let Some(shape) = site.broadcast(&[left.shape(), right.shape()]) {

@@ -1,6 +1,7 @@
 //! Typing rules of the multiplications, of block quantization and dequantization, and of `swizzle_scales`.
 
 use super::{ARITHMETIC, BLOCK_DATA, Site, Slot};
+use crate::numeric::Nvfp4Formula;
 use crate::ops::{ScaleRounding, ScaledMma};
 use crate::program::{BlockFormat, Matmul};
 use crate::types::{Dim, ElementType, Shape, dim_product};
@@ -90,7 +91,10 @@ fn matmul_shape(site: &mut Site<'_>, a: Slot<'_>, b: Slot<'_>) -> Option<Shape> 
 
 pub(super) fn swizzle_scales(site: &mut Site<'_>) {
     let (operand, result) = (site.operand(0), site.result(0));
-    let (from_scales, to_scales) = (require_scales(site, operand), require_scales(site, result));
+    // FP8 numbers without a layout become scales, or scales become such numbers; the bytes are those of linear scales.
+    let is_plain = |slot: Slot<'_>| slot.ty.element == ElementType::F8E4M3FN && slot.ty.layout.is_none();
+    let from_scales = (is_plain(operand) && !is_plain(result)) || require_scales(site, operand);
+    let to_scales = (is_plain(result) && !is_plain(operand)) || require_scales(site, result);
     if from_scales && to_scales {
         site.require_result_element(result, operand.ty.element);
         if let Some(layout) = operand.ty.layout.filter(|layout| Some(*layout) == result.ty.layout) {
@@ -100,7 +104,12 @@ pub(super) fn swizzle_scales(site: &mut Site<'_>) {
     site.require_result_shape(result, operand.shape());
 }
 
-pub(super) fn block_quantize(site: &mut Site<'_>, block: u32, scale_rounding: Option<ScaleRounding>) {
+pub(super) fn block_quantize(
+    site: &mut Site<'_>,
+    block: u32,
+    scale_rounding: Option<ScaleRounding>,
+    formula: Nvfp4Formula,
+) {
     let (v, codes, scales) = (site.operand(0), site.result(0), site.result(1));
     let global = site.find_operand(1);
     let checked = checked_block(site, block);
@@ -121,7 +130,12 @@ pub(super) fn block_quantize(site: &mut Site<'_>, block: u32, scale_rounding: Op
             (false, Some(_)) => site.errors.push(Kind::ScaleRoundingUnexpected { scale }),
             (true, Some(_)) | (false, None) => {}
         }
+        if mx && formula != Nvfp4Formula::DEFAULT {
+            site.errors.push(Kind::FormulaUnexpected { scale });
+        }
         match (mx, global) {
+            // A written-out formula has no g; this equals a g of 1.
+            (false, None) if !formula.guard => {}
             (false, None) => site.errors.push(Kind::GlobalScaleMissing { scale }),
             (true, Some(_)) => site.errors.push(Kind::GlobalScaleUnexpected { scale }),
             (false, Some(_)) | (true, None) => {}

@@ -5,6 +5,7 @@
 
 mod elementwise;
 mod matmul;
+mod movement;
 mod shape;
 
 use std::ops::RangeInclusive;
@@ -55,7 +56,8 @@ pub(crate) fn arity(kind: &OpKind) -> Arity {
         OpKind::ScaledMma(mma) => (mma.operand_count()..=mma.operand_count(), 1),
         OpKind::BlockQuantize { .. } => (1..=2, 2),
         OpKind::BlockDequantize { .. } => (2..=3, 1),
-        OpKind::Mma | OpKind::Binary(_) | OpKind::Compare(_) => (2..=2, 1),
+        OpKind::Mma | OpKind::Binary(_) | OpKind::Compare(_) | OpKind::Gather { .. } => (2..=2, 1),
+        OpKind::Concat { .. } => (1..=usize::MAX, 1),
         OpKind::Select | OpKind::LayerNorm { .. } => (3..=3, 1),
         OpKind::SwizzleScales
         | OpKind::Convert
@@ -64,6 +66,8 @@ pub(crate) fn arity(kind: &OpKind) -> Arity {
         | OpKind::Reshape
         | OpKind::Transpose { .. }
         | OpKind::Broadcast
+        | OpKind::Slice { .. }
+        | OpKind::Pad { .. }
         | OpKind::Reduce { .. }
         | OpKind::Softmax { .. } => (1..=1, 1),
         OpKind::Constant(_) => (0..=0, 1),
@@ -85,6 +89,7 @@ pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
         OpKind::Binary(_) | OpKind::Compare(_) => &["left", "right"],
         OpKind::Select => &["condition", "then", "else"],
         OpKind::LayerNorm { .. } => &["x", "weight", "bias"],
+        OpKind::Gather { .. } => &["x", "indices"],
         _ => &[],
     };
     roles.get(position).copied().unwrap_or("operand")
@@ -103,19 +108,23 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
         OpKind::ScaledMma(mma) => matmul = matmul::scaled_mma(&mut site, *mma),
         OpKind::Mma => matmul::mma(&mut site),
         OpKind::SwizzleScales => matmul::swizzle_scales(&mut site),
-        OpKind::BlockQuantize { block, scale_rounding } => {
-            matmul::block_quantize(&mut site, *block, *scale_rounding)
+        OpKind::BlockQuantize { block, scale_rounding, formula } => {
+            matmul::block_quantize(&mut site, *block, *scale_rounding, *formula)
         }
         OpKind::BlockDequantize { block } => matmul::block_dequantize(&mut site, *block),
         OpKind::Convert => elementwise::convert(&mut site),
         OpKind::Unary(_) => elementwise::unary(&mut site),
-        OpKind::Binary(_) => elementwise::binary(&mut site),
+        OpKind::Binary(kind) => elementwise::binary(&mut site, *kind),
         OpKind::Clamp { min, max } => elementwise::clamp(&mut site, *min, *max),
         OpKind::Compare(_) => elementwise::compare(&mut site),
         OpKind::Select => elementwise::select(&mut site),
         OpKind::Reshape => shape::reshape(&mut site),
         OpKind::Transpose { permutation } => shape::transpose(&mut site, permutation),
         OpKind::Broadcast => shape::broadcast(&mut site),
+        OpKind::Slice { ranges } => movement::slice(&mut site, ranges),
+        OpKind::Concat { axis } => movement::concat(&mut site, *axis),
+        OpKind::Gather { axis } => movement::gather(&mut site, *axis),
+        OpKind::Pad { amounts, value } => movement::pad(&mut site, amounts, *value),
         OpKind::Reduce { axes, keep_dims, .. } => shape::reduce(&mut site, axes, *keep_dims),
         OpKind::Softmax { axis } => elementwise::softmax(&mut site, *axis),
         OpKind::LayerNorm { eps } => elementwise::layer_norm(&mut site, *eps),
@@ -145,8 +154,7 @@ fn check_layouts(site: &mut Site<'_>) {
                 continue;
             }
             (OpKind::Convert, 0) => true,
-            (OpKind::Reshape, 0) => reshapes_scales(site),
-            _ => false,
+            (kind, position) => moves_scales(site, kind, position),
         };
         if slot.ty.layout.is_some() && !taken {
             let (mnemonic, operand, value, ty) = (site.mnemonic(), slot.role, site.name(slot), site.ty(slot));
@@ -157,8 +165,7 @@ fn check_layouts(site: &mut Site<'_>) {
         let slot = site.result(position);
         let given = match (kind, position) {
             (OpKind::SwizzleScales, 0) | (OpKind::BlockQuantize { .. }, 1) => true,
-            (OpKind::Reshape, 0) => reshapes_scales(site),
-            _ => false,
+            (kind, _) => moves_scales(site, kind, 0),
         };
         if slot.ty.layout.is_some() && !given {
             let (mnemonic, value, ty) = (site.mnemonic(), site.name(slot), site.ty(slot));
@@ -167,10 +174,16 @@ fn check_layouts(site: &mut Site<'_>) {
     }
 }
 
-/// Returns true if a reshape takes and produces linear scales, which are row-major as other tensors are.
-fn reshapes_scales(site: &Site<'_>) -> bool {
-    let linear = Some(ScaleLayout::Linear);
-    site.operand(0).ty.layout == linear && site.result(0).ty.layout == linear
+/// Returns true if an op moves linear scales from this operand to its result. They are row-major as other tensors are.
+fn moves_scales(site: &Site<'_>, kind: &OpKind, position: usize) -> bool {
+    let moves = match kind {
+        OpKind::Reshape | OpKind::Slice { .. } | OpKind::Gather { .. } => position == 0,
+        OpKind::Concat { .. } => true,
+        _ => false,
+    };
+    // The typing rule of `concat` compares the other operands with the first.
+    let slots = || [site.operand(0), site.operand(position), site.result(0)];
+    moves && slots().iter().all(|slot| slot.ty.layout == Some(ScaleLayout::Linear))
 }
 
 /// A set of element types, with its text in messages.
@@ -187,6 +200,7 @@ const ARITHMETIC_OR_I32: Elements = Elements {
 };
 const BLOCK_DATA: Elements =
     Elements { has: ElementType::is_block_data, text: "f4E2M1FN, f8E4M3FN or f8E5M2" };
+const INTEGER: Elements = Elements { has: |element| element == ElementType::I32, text: "i32" };
 const BOOLEAN: Elements = Elements { has: |element| element == ElementType::I1, text: "i1" };
 /// FP4 elements share bytes along the last axis, so they cannot be moved one by one.
 const UNPACKED: Elements =

@@ -109,7 +109,7 @@ pub(super) fn constant(site: &mut Site<'_>, value: &ConstantValue) {
     }
 }
 
-fn is_value_of(element: ElementType, value: f64) -> bool {
+pub(super) fn is_value_of(element: ElementType, value: f64) -> bool {
     match element {
         ElementType::I1 => value == 0.0 || value == 1.0,
         ElementType::I32 => {

@@ -147,6 +147,13 @@ define_kinds! {
         scale: ElementType,
     } = "scale_rounding_unexpected", "quantization with {scale} scales takes no attribute scale_rounding",
         "help: remove it; these scales are rounded to nearest even";
+    /// MX quantization with an attribute of the NVFP4 formula.
+    FormulaUnexpected {
+        /// Element type of the scales.
+        scale: ElementType,
+    } = "formula_unexpected",
+        "quantization with {scale} scales takes none of the attributes amax, codes, global, guard and scale_min",
+        "help: remove them; they describe the formula of NVFP4";
     /// NVFP4 quantization without its per-tensor scale.
     GlobalScaleMissing {
         /// Element type of the scales.
@@ -188,6 +195,60 @@ define_kinds! {
         ty: String,
     } = "permutation", "{permutation:?} is not a permutation of the axes of `{value}: {ty}`",
         "help: list every axis from 0 once; result axis i is operand axis permutation[i]";
+    /// A range that `slice` cannot take.
+    SliceRange {
+        /// The axis.
+        axis: u32,
+        /// The first index.
+        start: u64,
+        /// The index after the last.
+        end: u64,
+        /// The distance of two indices.
+        step: u64,
+        /// The operand.
+        value: String,
+        /// Its type.
+        ty: String,
+    } = "slice_range", "start {start}, end {end} and step {step} do not fit axis {axis} of `{value}: {ty}`",
+        "help: use 0 <= start <= end <= extent and a step of at least 1";
+    /// A slice of an axis whose extent has symbols.
+    SliceSymbol {
+        /// The axis.
+        axis: u32,
+        /// The operand.
+        value: String,
+        /// Its type.
+        ty: String,
+    } = "slice_symbol", "axis {axis} of `{value}: {ty}` has a symbolic extent, so it cannot be sliced",
+        "help: omit the axis to take it whole, or take elements by index with gather";
+    /// A sum of extents that is not an extent.
+    ExtentSum {
+        /// The op.
+        mnemonic: &'static str,
+        /// The axis.
+        axis: u32,
+        /// The sum, as it would be written.
+        sum: String,
+    } = "extent_sum", "{mnemonic} would give axis {axis} the extent {sum}",
+        "note: an extent is a number times symbols: M + M is 2*M, and M + 4 is no extent";
+    /// An op that would split the bytes of FP4.
+    PackedAxis {
+        /// The op.
+        mnemonic: &'static str,
+        /// The operand.
+        value: String,
+        /// Its type.
+        ty: String,
+    } = "packed_axis", "{mnemonic} would split bytes of `{value}: {ty}` along its last axis",
+        "help: use another axis, or even numbers and step 1, because FP4 is packed in pairs along the last axis";
+    /// A padding that the operand's element type cannot represent.
+    PadValue {
+        /// The number.
+        value: String,
+        /// The element type.
+        element: ElementType,
+    } = "pad_value", "the padding {value} is not a value of {element}",
+        "note: i1 is 0 or 1, i32 is a 32-bit integer; float types round any number";
     /// Bounds that are NaN or in the wrong order.
     ClampBounds {
         /// Lower bound.
@@ -455,7 +516,8 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "unexpected_scales", "{mnemonic} takes no scale tensor as {operand}, but `{value}` is {ty}",
-        "note: scaled_mma, swizzle_scales, block_dequantize and outputs take scales; convert and reshape take linear ones";
+        "note: scaled_mma, swizzle_scales, block_dequantize and outputs take scales; convert, reshape, slice, concat \
+         and gather take linear ones";
     /// An operand or result that must be a scale tensor and is not.
     ExpectedScales {
         /// The op.
@@ -489,7 +551,8 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "result_layout", "{mnemonic} does not produce scales, but `{value}` is {ty}",
-        "note: only inputs, swizzle_scales, block_quantize and a reshape of linear scales are scale tensors";
+        "note: scale tensors are inputs, and results of swizzle_scales, block_quantize, and of reshape, slice, concat \
+         and gather of linear scales";
     /// A conversion of blocked scales.
     BlockedConvert {
         /// The scales.

@@ -19,9 +19,13 @@
 //!   (`beta_without_c`).
 //! - A block is 16 or 32 (`block_size`).
 //! - MX quantization has a scale rounding and no per-tensor scale; NVFP4 has a per-tensor scale and no scale rounding
-//!   (`scale_rounding_missing`, `scale_rounding_unexpected`, `global_scale_missing`, `global_scale_unexpected`).
+//!   (`scale_rounding_missing`, `scale_rounding_unexpected`, `formula_unexpected`, `global_scale_missing`,
+//!   `global_scale_unexpected`).
 //! - Axes exist (`axis_out_of_range`) and ascend (`axes_order`). A reduction has at least one (`no_axes`), and a
 //!   transposition's attribute is a permutation (`permutation`).
+//! - Ranges of a slice are within fixed extents (`slice_range`, `slice_symbol`). The extents that `concat` and `pad`
+//!   add up have a sum (`extent_sum`), a padding is a value of its type (`pad_value`), and no byte of FP4 is split
+//!   (`packed_axis`).
 //! - Bounds and eps are usable numbers (`clamp_bounds`, `eps`).
 //! - A constant has a fixed shape (`constant_shape`) of at most 2^24 elements (`constant_too_large`), one value per
 //!   element (`constant_count`), and values of its type (`constant_value`).

@@ -136,7 +136,11 @@ impl<'a> Walk<'a> {
                 }
             } else {
                 let (least, most) = (arity.operands.start(), arity.operands.end());
-                let expected = if least == most { least.to_string() } else { format!("{least} or {most}") };
+                let expected = match *most {
+                    most if *least == most => most.to_string(),
+                    usize::MAX => format!("{least} or more"),
+                    most => format!("{least} or {most}"),
+                };
                 let found = operation.operands.len();
                 self.report(place, Kind::OperandCount { mnemonic, expected, found });
             }

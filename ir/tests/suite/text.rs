@@ -35,6 +35,10 @@ func @layer.0(
   %acc3 = scaled_mma %fc1.input, %sx, %w, %sw, beta = %beta {block = 16} : tensor<[M, 1536], f32>
   %m = mma %x, %x : tensor<[M, M], f32>
   %q, %s = block_quantize %acc, %g {block = 16} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>
+  %q1, %s1 = block_quantize %acc, %g {block = 16, scale_min = 0.015625} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>
+  %q2, %s2 = block_quantize %acc {amax = multiply, block = 16, codes = reciprocal_scale, global = multiply, guard = false, scale_min = -inf} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>
+  %plain = swizzle_scales %s2 : tensor<[M, 96], f8E4M3FN>
+  %again = swizzle_scales %plain : tensor<[M, 96], f8E4M3FN, blocked>
   %0, %1 = block_quantize %acc {block = 32, scale_rounding = ceil} : tensor<[M, 1536], f8E4M3FN>, tensor<[M, 48], f8E8M0FNU, linear>
   %2, %3 = block_quantize %acc {block = 32, scale_rounding = floor} : tensor<[M, 1536], f8E5M2>, tensor<[M, 48], f8E8M0FNU, linear>
   %d = block_dequantize %q, %s, %g {block = 16} : tensor<[M, 1536], f32>
@@ -63,6 +67,12 @@ func @layer.0(
   %r = reshape %sel : tensor<[M, 2, 768], f32>
   %t = transpose %r {permutation = [2, 0, 1]} : tensor<[768, M, 2], f32>
   %bc = broadcast %t : tensor<[3, 768, M, 2], f32>
+  %b6 = pow %u0, %h : tensor<[M, 1536], f32>
+  %sl = slice %sel {axes = [1], ends = [768], starts = [2]} : tensor<[M, 766], f32>
+  %sl2 = slice %sel {axes = [0, 1], ends = [0, 768], starts = [0, 2], steps = [1, 3]} : tensor<[0, 256], f32>
+  %ca = concat %sl, %sl, %sl {axis = 0} : tensor<[3*M, 766], f32>
+  %ga = gather %sel, %i {axis = 1} : tensor<[M, 0], f32>
+  %pa = pad %sel {axes = [1], high = [3], low = [0], value = -0.5} : tensor<[M, 1539], f32>
   %red = reduce %bc {axes = [0, 3], keep_dims = true, kind = amax} : tensor<[1, 768, M, 1], f32>
   %red2 = reduce %bc {axes = [], kind = mean} : tensor<[3, 768, M, 2], f32>
   %sm = softmax %sel {axis = 1} : tensor<[M, 1536], f32>

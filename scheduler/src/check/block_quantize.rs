@@ -19,7 +19,7 @@ pub(super) fn check(
         return shape("the segment does not consist of the planned op");
     }
     let operation = &module.ops[plan.op];
-    let OpKind::BlockQuantize { block, scale_rounding } = operation.kind else {
+    let OpKind::BlockQuantize { block, scale_rounding, formula } = operation.kind else {
         return shape("the planned op is not a block_quantize");
     };
     let expected_operands: Vec<_> = std::iter::once(plan.values).chain(plan.global).collect();
@@ -45,6 +45,7 @@ pub(super) fn check(
     field("input", plan.input == values.element);
     field("format", plan.format == format);
     field("scale_rounding", plan.scale_rounding == scale_rounding);
+    field("formula", plan.formula == formula);
     field("layout", Some(plan.layout) == scales.layout);
     field("batch", plan.batch == batch);
     field("m, k", rows == [plan.m.clone(), plan.k.clone()]);

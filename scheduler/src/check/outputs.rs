@@ -61,7 +61,7 @@ impl Checker<'_> {
         let module = self.module;
         let operation = &module.ops[op];
         match (&operation.kind, &operation.results[..]) {
-            (OpKind::BlockQuantize { block, scale_rounding }, &[codes, scales]) => {
+            (OpKind::BlockQuantize { block, scale_rounding, formula }, &[codes, scales]) => {
                 let operand = |value| self.plan.operands.iter().position(|operand| operand.value == value);
                 let global = match operation.operands.get(1) {
                     None => None,
@@ -75,6 +75,7 @@ impl Checker<'_> {
                     element: module.ty(codes).element,
                     block: *block,
                     scale_rounding: *scale_rounding,
+                    formula: *formula,
                 })
             }
             (OpKind::Reduce { kind, axes, .. }, &[value]) => {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use fourfold_ir::{Entity, Module, Op, OpKind, Program, TensorType, Value, ValueDef};
+use fourfold_ir::{Entity, Module, Op, OpKind, Program, TensorType, Value, ValueData, ValueDef};
 
 /// A module with ops in no particular order, and a note on each op's state and origin.
 pub(crate) struct Draft {
@@ -29,6 +29,15 @@ pub(crate) struct Note {
     /// For a new op, the ops that it replaces and the rules, in order. `None` for an op of the original
     /// program.
     pub(crate) made: Option<(Vec<Op>, Vec<usize>)>,
+}
+
+/// A result of a new op.
+#[derive(Clone, Debug)]
+pub(crate) enum Definition {
+    /// A value that another op defines so far.
+    Known(Value),
+    /// A new value with this name and type.
+    New(String, TensorType),
 }
 
 impl Draft {
@@ -103,6 +112,43 @@ impl Draft {
         self.module.ops[op].results.extend(values);
         self.enlist(op, note);
         op
+    }
+
+    /// Adds an op whose results are values that other ops define so far, or new values.
+    pub(crate) fn define(
+        &mut self,
+        kind: OpKind,
+        operands: Vec<Value>,
+        results: Vec<Definition>,
+        note: Note,
+    ) -> Op {
+        let results: Vec<Value> = results
+            .into_iter()
+            .map(|result| match result {
+                Definition::Known(value) => value,
+                Definition::New(name, ty) => {
+                    let name = self.fresh(&name);
+                    self.users.push(BTreeSet::new());
+                    self.is_output.push(false);
+                    // `redefine` states the definition.
+                    self.module.values.push(ValueData {
+                        name,
+                        ty,
+                        def: ValueDef::Input { index: 0, param: false },
+                    })
+                }
+            })
+            .collect();
+        self.redefine(&results, kind, operands, note)
+    }
+
+    /// Replaces one operand of an op.
+    pub(crate) fn set_operand(&mut self, op: Op, position: usize, value: Value) {
+        let before = std::mem::replace(&mut self.module.ops[op].operands[position], value);
+        if !self.module.ops[op].operands.contains(&before) {
+            self.users[before.index()].remove(&op);
+        }
+        self.users[value.index()].insert(op);
     }
 
     fn enlist(&mut self, op: Op, note: Note) {

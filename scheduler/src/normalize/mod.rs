@@ -11,8 +11,9 @@
 //! a rounding.
 //!
 //! Regions are bounded, equal regions are rewritten once, and no limit is a time. The result depends on the
-//! arguments only. The time is proportional to the size of the program. Two rewrites are plain code, not
-//! rules (`sharing.rs`): ops with two results, and equal swizzles in different regions.
+//! arguments only. The time is proportional to the size of the program. Some rewrites are plain code, not
+//! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), and quantization
+//! written out op by op (`written.rs`).
 
 mod activations;
 mod apply;
@@ -30,6 +31,7 @@ mod rule_match;
 mod rules;
 mod saturate;
 mod sharing;
+mod written;
 
 use std::collections::HashSet;
 
@@ -43,6 +45,8 @@ use self::region::{region, roots};
 use self::rules::RULES;
 use self::saturate::Saturation;
 use self::sharing::{SHARING_RULES, share};
+pub(crate) use self::written::near_miss;
+use self::written::{WRITTEN_RULES, recognize};
 
 /// Options of normalization.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,7 +176,9 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
         RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: rule.contract });
     let sharing =
         SHARING_RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: false });
-    rules.chain(sharing)
+    let written =
+        WRITTEN_RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: false });
+    rules.chain(sharing).chain(written)
 }
 
 /// Rewrites a program into an equivalent one in which products of block-scaled operands are `scaled_mma`.
@@ -183,7 +189,8 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
     const MOST_ROUNDS: usize = 6;
     let mut draft = Draft::new(program);
     let mut saturation: Option<Saturation> = None;
-    let mut changed = false;
+    // Before the rounds, so that their rules see the ops that were written out.
+    let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len());
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
@@ -198,6 +205,8 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
             }
         }
         again |= share(&mut draft, RULES.len());
+        // A rule may have removed the difference of two quantizations.
+        again |= recognize(&mut draft, RULES.len() + SHARING_RULES.len());
         changed |= again;
         if !again {
             break;
@@ -296,7 +305,12 @@ fn steps(rules: &[usize]) -> Vec<Step> {
         .into_iter()
         .map(|rule| match RULES.get(rule) {
             Some(rule) => Step { rule: rule.name, contract: rule.contract },
-            None => Step { rule: SHARING_RULES[rule - RULES.len()].name, contract: false },
+            None => {
+                let sharing = SHARING_RULES.iter().map(|rule| rule.name);
+                let mut names = sharing.chain(WRITTEN_RULES.iter().map(|rule| rule.name));
+                let name = names.nth(rule - RULES.len()).expect("a rule has a position");
+                Step { rule: name, contract: false }
+            }
         })
         .collect()
 }

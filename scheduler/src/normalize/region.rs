@@ -75,8 +75,13 @@ fn before(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
                 OpKind::BlockDequantize { .. }
                 | OpKind::Transpose { .. }
                 | OpKind::Reshape
-                | OpKind::Convert
-                | OpKind::SwizzleScales => true,
+                | OpKind::Convert => true,
+                // The language has two layouts, and no numbers that become scales.
+                OpKind::SwizzleScales => {
+                    let layout = |value: Value| draft.module.ty(value).layout;
+                    let operation = &draft.module.ops[producer];
+                    layout(operation.operands[0]).is_some() && layout(*operand).is_some()
+                }
                 OpKind::Binary(BinaryKind::Mul) => {
                     let operands = &draft.module.ops[producer].operands;
                     operands.iter().any(|operand| draft.module.ty(*operand).is_scalar())

@@ -268,7 +268,7 @@ fn layout_of(attribute: Attribute) -> Option<ScaleLayout> {
 }
 
 /// Returns whether the wide type holds every value of the narrow type.
-fn holds_exactly(wide: ElementType, narrow: ElementType) -> bool {
+pub(crate) fn holds_exactly(wide: ElementType, narrow: ElementType) -> bool {
     use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F16, F32};
     match narrow {
         F4E2M1FN => matches!(wide, F4E2M1FN | F8E4M3FN | F8E5M2 | F16 | BF16 | F32),

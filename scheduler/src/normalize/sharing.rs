@@ -75,7 +75,8 @@ fn quantize_blocked(draft: &mut Draft, rule: usize) -> bool {
         let (scales, blocked) = (draft.module.ops[swizzle].operands[0], draft.module.ops[swizzle].results[0]);
         let Some((quantize, OpKind::BlockQuantize { .. })) = draft.definition(scales) else { continue };
         let is_alone = !draft.is_output(scales) && draft.users(scales).len() == 1;
-        if !is_alone || draft.module.ty(scales).layout != Some(ScaleLayout::Linear) {
+        let layouts = [scales, blocked].map(|value| draft.module.ty(value).layout);
+        if !is_alone || layouts != [Some(ScaleLayout::Linear), Some(ScaleLayout::Blocked)] {
             continue;
         }
         let note = Note {

@@ -1,5 +1,6 @@
 //! The C interface of a plan's kernel: its roles, extents, signature and constraints.
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{Dim, Op, Program, ScaleRounding, SymbolValues, Value};
 
 use super::{
@@ -113,6 +114,7 @@ impl Plan {
     /// - `q=f4E2M1FN:f8E4M3FN/16*x2` is codes with one scale per 16 elements, under the per-tensor scale at operand
     ///   position 2.
     /// - `q=f8E4M3FN:f8E8M0FNU/32:floor` names the rounding of an MX scale.
+    /// - `q=f4E2M1FN:f8E4M3FN/16:unguarded_min3c800000` names a formula other than the default.
     /// - `amax=row` and `max=scalar` are reductions.
     /// - `@acc` or `@s3` marks an output of the accumulator or of step 3, unless that is the last step.
     ///
@@ -133,20 +135,22 @@ impl From<ScaledMmaPlan> for Plan {
 }
 
 fn block_quantize_signature(plan: &BlockQuantizePlan) -> String {
-    let BlockQuantizePlan { input, format, scale_rounding, layout, .. } = plan;
+    let BlockQuantizePlan { input, format, scale_rounding, formula, layout, .. } = plan;
     let global = if plan.global.is_some() { " global" } else { "" };
-    let rounding = rounding_suffix(*scale_rounding);
+    let rounding = rounding_suffix(*scale_rounding, *formula);
     format!(
         "block_quantize values={input}{global} q={}:{}/{}{rounding} {layout}",
         format.element, format.scale, format.block
     )
 }
 
-fn rounding_suffix(rounding: Option<ScaleRounding>) -> &'static str {
+fn rounding_suffix(rounding: Option<ScaleRounding>, formula: Nvfp4Formula) -> String {
     match rounding {
-        None => "",
-        Some(ScaleRounding::Floor) => ":floor",
-        Some(ScaleRounding::Ceil) => ":ceil",
+        None if formula == Nvfp4Formula::DEFAULT => String::new(),
+        None => format!(":{formula}"),
+        Some(ScaleRounding::Floor) => ":floor".to_owned(),
+        Some(ScaleRounding::Ceil) => ":ceil".to_owned(),
+        Some(ScaleRounding::Even) => ":even".to_owned(),
     }
 }
 
@@ -166,8 +170,8 @@ fn output_of(program: &Program, plan: &ScaledMmaPlan, output: &KernelOutput) -> 
     let element = |value| program.module().ty(value).element;
     let mut word = match &output.kind {
         OutputKind::Value { value } => format!("d={}", element(*value)),
-        OutputKind::Quantized { codes, scales, global, block, scale_rounding, .. } => {
-            let rounding = rounding_suffix(*scale_rounding);
+        OutputKind::Quantized { codes, scales, global, block, scale_rounding, formula, .. } => {
+            let rounding = rounding_suffix(*scale_rounding, *formula);
             let global = global.map_or(String::new(), |operand| format!("*x{operand}"));
             format!("q={}:{}/{block}{rounding}{global}", element(*codes), element(*scales))
         }

@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourfold::codegen::device_functions;
-use fourfold::ir::{UnaryKind, scalar};
+use fourfold::codegen::{UNARY_FUNCTIONS, device_functions};
+use fourfold::ir::scalar;
 use fourfold_tests::random::Random;
 
 const SHIMS: &str = r#"
@@ -41,9 +41,9 @@ fn device(numbers: &[f32]) -> Vec<f32> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("functions");
     std::fs::create_dir_all(&folder).expect("the folder can be created");
     let (source, program) = (folder.join("functions.cc"), folder.join("functions"));
-    let calls: Vec<String> = UnaryKind::ALL.iter().map(|kind| format!("fn_{}(x)", kind.name())).collect();
+    let calls: Vec<String> = UNARY_FUNCTIONS.iter().map(|kind| format!("fn_{}(x)", kind.name())).collect();
     let main = MAIN.replace("CALLS", &calls.join(", "));
-    let text = format!("{SHIMS}\n{}\n{main}", device_functions(UnaryKind::ALL));
+    let text = format!("{SHIMS}\n{}\n{main}", device_functions(&UNARY_FUNCTIONS));
     std::fs::write(&source, text).expect("the file can be written");
     let mut compiler = Command::new("g++");
     compiler.args(["-std=c++17", "-O2", "-ffp-contract=off", "-w", "-o"]).args([&program, &source]);
@@ -96,10 +96,10 @@ fn device_functions_are_nan_and_infinite_where_the_definition_is_and_within_4_ul
     let mut numbers: Vec<f32> = positive.iter().flat_map(|x| [*x, -x]).chain([f32::NAN]).collect();
     numbers.extend((0..200_000).map(|_| f32::from_bits(random.bits() as u32)));
     numbers.extend((0..200_000).map(|_| (random.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0) * 20.0));
-    let results = device(&numbers);
-    assert_eq!(results.len(), numbers.len() * UnaryKind::ALL.len());
-    for (x, results) in numbers.iter().zip(results.chunks(UnaryKind::ALL.len())) {
-        for (kind, got) in UnaryKind::ALL.iter().zip(results) {
+    let (results, kinds) = (device(&numbers), UNARY_FUNCTIONS);
+    assert_eq!(results.len(), numbers.len() * kinds.len());
+    for (x, results) in numbers.iter().zip(results.chunks(kinds.len())) {
+        for (kind, got) in kinds.iter().zip(results) {
             let want = scalar::unary(*kind, f64::from(*x));
             let rounded = want as f32;
             let is_right = match rounded.is_finite() {

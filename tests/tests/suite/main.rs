@@ -14,3 +14,4 @@ mod signatures;
 mod tensor_memory;
 mod tidy;
 mod tiles;
+mod written;

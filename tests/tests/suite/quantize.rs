@@ -8,9 +8,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourfold::codegen::quantization_functions;
+use fourfold::codegen::{even_functions, formula_functions, formula_type, quantization_functions};
 use fourfold::ir::ScaleRounding;
-use fourfold::ir::numeric::{self, MxElement};
+use fourfold::ir::numeric::{self, CodeFormula, MxElement, Nvfp4Formula, ScaleMin, Scaling};
 use fourfold_tests::random::Random;
 
 const MAIN: &str = r#"
@@ -52,6 +52,7 @@ int main(int argc, char **argv) {
   }
   std::vector<uint8_t> out;
   switch (argv[1][0]) {
+FORMULAS
     case 'n': quantize<Nvfp4>(in, out); break;
     case '0': quantize<Mx<E2m1, false>>(in, out); break;
     case '1': quantize<Mx<E2m1, true>>(in, out); break;
@@ -59,11 +60,35 @@ int main(int argc, char **argv) {
     case '3': quantize<Mx<E4m3, true>>(in, out); break;
     case '4': quantize<Mx<E5m2, false>>(in, out); break;
     case '5': quantize<Mx<E5m2, true>>(in, out); break;
+    case '6': quantize<MxEven<E2m1>>(in, out); break;
+    case '7': quantize<MxEven<E4m3>>(in, out); break;
+    case '8': quantize<MxEven<E5m2>>(in, out); break;
     default: return argc;
   }
   std::fwrite(out.data(), 1, out.size(), stdout);
 }
 "#;
+
+/// Returns formulas that differ from the default, each with the name of its case: every combination of the ways in
+/// which 6, g and codes enter, with and without guards, and each bound at least once.
+fn formulas() -> Vec<(char, Nvfp4Formula)> {
+    const BOUNDS: [f32; 6] = [0.0, 0.015625, f32::NEG_INFINITY, -0.0, 448.0, -1.0];
+    let scaling = [Scaling::Divide, Scaling::Multiply];
+    (0..48usize)
+        .map(|index| {
+            let formula = Nvfp4Formula {
+                scale_min: ScaleMin::new(BOUNDS[index % 5 + index / 24]).expect("the bound is valid"),
+                amax: scaling[index % 2],
+                global: scaling[index / 2 % 2],
+                codes: CodeFormula::ALL[index / 4 % 3],
+                guard: index / 12 % 2 == 1,
+            };
+            let name = char::from(b'A' + index as u8);
+            (if name < '\\' { name } else { char::from(name as u8 + 1) }, formula)
+        })
+        .filter(|(name, _)| !"n012345".contains(*name))
+        .collect()
+}
 
 /// Returns the program, compiled once for all tests of this file.
 fn program() -> &'static Path {
@@ -72,8 +97,13 @@ fn program() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quantize");
         std::fs::create_dir_all(&folder).expect("the folder can be created");
         let source = folder.join("quantize.cc");
-        std::fs::write(&source, MAIN.replace("FUNCTIONS", quantization_functions()))
-            .expect("the file can be written");
+        let functions =
+            format!("{}\n{}\n{}", quantization_functions(), even_functions(), formula_functions());
+        let cases = formulas().into_iter().map(|(name, formula)| {
+            format!("    case '{name}': quantize<{}>(in, out); break;\n", formula_type(formula))
+        });
+        let text = MAIN.replace("FUNCTIONS", &functions).replace("FORMULAS", &cases.collect::<String>());
+        std::fs::write(&source, text).expect("the file can be written");
         let program = folder.join("quantize");
         let compiled = Command::new("g++")
             .args(["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-o"])
@@ -184,6 +214,30 @@ const GLOBALS: [f32; 16] = [
 ];
 
 #[test]
+fn nvfp4_blocks_of_every_formula_are_those_of_the_interpreter() {
+    let formulas = formulas();
+    assert_eq!(formulas.len(), 47, "`n` names another case");
+    for (index, (name, formula)) in formulas.into_iter().enumerate() {
+        let expected = |values: &[f32], global: f32, codes: &mut [u8]| {
+            numeric::quantize_nvfp4_block_by(formula, values, global, codes)
+        };
+        let mut records = blocks(4_000, 16, 0xF5 + index as u64);
+        // Zeros of both signs and numbers next to zero, and numbers of every size, under each global scale.
+        for global in GLOBALS {
+            for least in 0..6 {
+                records.extend((0..16).map(|i| f32::from_bits(if i == 7 { least } else { (i % 2) << 31 })));
+                records.push(global);
+            }
+            for size in [1e-40f32, 1e-6, 1.0, 448.0, 1e30, f32::MAX, f32::INFINITY, f32::NAN] {
+                records.extend((0..16).map(|i| (i as f32 - 7.5) / 7.5 * size));
+                records.push(global);
+            }
+        }
+        check(&name.to_string(), 16, &records, expected);
+    }
+}
+
+#[test]
 fn nvfp4_blocks_are_those_of_the_interpreter() {
     let expected =
         |values: &[f32], global: f32, codes: &mut [u8]| numeric::quantize_nvfp4_block(values, global, codes);
@@ -225,7 +279,7 @@ fn nvfp4_blocks_are_those_of_the_interpreter() {
 
 #[test]
 fn mx_blocks_are_those_of_the_interpreter() {
-    use ScaleRounding::{Ceil, Floor};
+    use ScaleRounding::{Ceil, Even, Floor};
     let formats = [
         ("0", MxElement::E2M1, Floor),
         ("1", MxElement::E2M1, Ceil),
@@ -233,6 +287,9 @@ fn mx_blocks_are_those_of_the_interpreter() {
         ("3", MxElement::E4M3, Ceil),
         ("4", MxElement::E5M2, Floor),
         ("5", MxElement::E5M2, Ceil),
+        ("6", MxElement::E2M1, Even),
+        ("7", MxElement::E4M3, Even),
+        ("8", MxElement::E5M2, Even),
     ];
     for (name, element, rounding) in formats {
         let expected = |values: &[f32], _: f32, codes: &mut [u8]| {

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::{KernelSpec, Role, specify, target};
+use fourfold::ir::numeric::{CodeFormula, Nvfp4Formula};
 use fourfold::ir::{
     BinaryKind, Dim, ElementType, Op, OperandShape, Program, ReduceKind, ScaleRounding, SymbolValues,
     UnaryKind, Value,
@@ -125,19 +126,25 @@ fn every_kind_of_output_has_a_word_in_which_both_agree() -> Result<()> {
     let value = |name: &str| program.facts().value_named(name).unwrap();
     let op = |value: Value| program.module().defining_op(value).unwrap();
     let is = |of, name: &str| KernelOutput { of, kind: OutputKind::Value { value: value(name) } };
-    let blocks = |of, [codes, scales]: [&str; 2], global, block, scale_rounding| {
+    let by = |of, [codes, scales]: [&str; 2], global, block, scale_rounding, formula| {
         let (codes, scales) = (value(codes), value(scales));
         let element = program.module().ty(codes).element;
         let op = op(codes);
-        let kind = OutputKind::Quantized { op, codes, scales, global, element, block, scale_rounding };
+        let kind =
+            OutputKind::Quantized { op, codes, scales, global, element, block, scale_rounding, formula };
         KernelOutput { of, kind }
     };
+    let blocks = |of, names: [&str; 2], global, block, scale_rounding| {
+        by(of, names, global, block, scale_rounding, Nvfp4Formula::DEFAULT)
+    };
+    let unguarded =
+        Nvfp4Formula { guard: false, codes: CodeFormula::ReciprocalStep, ..Nvfp4Formula::DEFAULT };
     let reduced = |of, name: &str, kind, shape| {
         let value = value(name);
         KernelOutput { of, kind: OutputKind::Reduced { op: op(value), value, kind, shape } }
     };
     let nv = ["nv", "snv"];
-    let (floor, ceil) = (Some(ScaleRounding::Floor), Some(ScaleRounding::Ceil));
+    let [floor, ceil, even] = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even].map(Some);
     let cases = [
         (0, vec![is(Accumulator, "p")], "d=f32"),
         (2, vec![is(Accumulator, "p")], "d=f32@acc"),
@@ -145,8 +152,10 @@ fn every_kind_of_output_has_a_word_in_which_both_agree() -> Result<()> {
         (4, vec![is(Step(2), "h"), is(Step(3), "e")], "d=bf16@s2 d=f8E5M2"),
         (1, vec![blocks(Step(0), nv, Some(1), 16, None)], "q=f4E2M1FN:f8E4M3FN/16*x1"),
         (2, vec![blocks(Step(0), nv, Some(1), 16, None)], "q=f4E2M1FN:f8E4M3FN/16*x1@s0"),
+        (1, vec![by(Step(0), nv, None, 16, None, unguarded)], "q=f4E2M1FN:f8E4M3FN/16:rstep_unguarded"),
         (3, vec![blocks(Step(2), ["mx", "smx"], None, 32, floor)], "q=f4E2M1FN:f8E8M0FNU/32:floor"),
         (1, vec![blocks(Accumulator, ["m8", "sm8"], None, 32, ceil)], "q=f8E4M3FN:f8E8M0FNU/32:ceil@acc"),
+        (3, vec![blocks(Step(2), ["mx", "smx"], None, 32, even)], "q=f4E2M1FN:f8E8M0FNU/32:even"),
         (1, vec![reduced(Step(0), "peak", ReduceKind::Amax, OperandShape::Scalar)], "amax=scalar"),
         (1, vec![reduced(Accumulator, "row", ReduceKind::Max, OperandShape::Row)], "max=row@acc"),
         (3, vec![reduced(Step(1), "column", ReduceKind::Amax, OperandShape::Column)], "amax=column@s1"),

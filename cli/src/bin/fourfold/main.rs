@@ -1,4 +1,4 @@
-//! The command line of Fourfold: `replay`, `explain`, `compile`, `verify`, `profile`, `toolchain`, `cache` and
+//! The command line of Fourfold: `replay`, `explain`, `compile`, `import`, `verify`, `profile`, `toolchain`, `cache` and
 //! `doctor`, and for tuning `sweep`, `merge`, `select` and `heatmap`.
 //!
 //! With `--json`, every exit prints one object on the standard output: a report, or `ok`, `fault` and `error`.
@@ -16,6 +16,7 @@ mod cache;
 mod compile;
 mod doctor;
 mod exhaustion;
+mod import;
 mod interrupt;
 mod place;
 #[cfg(feature = "tune")]
@@ -80,6 +81,8 @@ enum Command {
     Verify(verify::Arguments),
     /// Emit and build the kernels of a program and print their resources
     Compile(compile::Arguments),
+    /// Turn a quantized model into programs that read its tensors in place
+    Import(import::Arguments),
     /// Profile or sanitize the kernel of one segment with ncu and compute-sanitizer
     #[cfg(feature = "tune")]
     Profile(profile::Arguments),
@@ -136,6 +139,7 @@ fn run(command: Command) -> ExitCode {
         },
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Compile(arguments) => compile::run(&arguments),
+        Command::Import(arguments) => import::run(&arguments),
         #[cfg(feature = "tune")]
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Toolchain(arguments) => toolchain::run(arguments),

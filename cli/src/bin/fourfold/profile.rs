@@ -52,9 +52,10 @@ pub struct Arguments {
     /// Collect the counters of the report, or every counter for ncu's viewer (with --keep)
     #[arg(long, value_name = "SET", default_value = "curated")]
     set: SetChoice,
-    /// Read the tensors from this .safetensors file [default: the one that the program names]
+    /// Add the tensors of this .safetensors file to those that the program names; repeat it for several files, of which
+    /// a later one replaces tensors of the same name
     #[arg(long, value_name = "FILE")]
-    data: Option<PathBuf>,
+    data: Vec<PathBuf>,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
@@ -269,6 +270,7 @@ fn profile(arguments: &Arguments, place: &Options, plan: &Plan) -> Result<Report
         compile: compile_options(arguments),
         data: arguments.data.clone(),
         symbols: Vec::new(),
+        tolerances: Vec::new(),
     };
     let entries = match build(plan, &options.compile, arguments.json) {
         Ok(entries) => entries,
@@ -421,9 +423,8 @@ fn child(arguments: &Arguments, target: &str, gpu: &Gpu, place: &Options) -> Res
     child.extend(place.contract.then(|| "--contract".into()));
     let tools = arguments.toolchain.options();
     child.extend(tools.allow_known_bad.then(|| "--allow-known-bad".into()));
-    for (option, path) in
-        [("--data", &arguments.data), ("--nvcc", &tools.nvcc), ("--cutlass", &tools.cutlass)]
-    {
+    child.extend(arguments.data.iter().flat_map(|file| [OsString::from("--data"), file.into()]));
+    for (option, path) in [("--nvcc", &tools.nvcc), ("--cutlass", &tools.cutlass)] {
         if let Some(path) = path {
             child.extend([option.into(), path.into()]);
         }

@@ -15,10 +15,17 @@ use crate::toolchain::Choice;
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  fourfold replay fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
+    fourfold replay up_proj.fir --data oracle.safetensors --tolerance y=1e-5\n  \
+    fourfold replay layer.fir --data model.safetensors --data oracle.safetensors\n  \
     fourfold replay fixtures/minilm_ffn.fir --debug --bundle found\n  fourfold replay found\n\n\
-    Inputs come from --data, else from the program's `; data:` line, else from its first `; sample:` line, else they \
-    are seeded. Each tensor `expected.NAME` of the data is compared with the program's value NAME; outputs without \
-    one are compared with the interpreter.\n\n\
+    An input comes from the last --data file that has a tensor of its name, else from its `; tensor:` line, else from \
+    the last `; data:` file. A `; tensor:` line without a file names a tensor of all these files. If --data has every \
+    input, the program's own files are not read. Beside `; tensor:` lines, the first `; sample:` line draws the \
+    inputs that are still missing. A program without any file takes its inputs from its first \
+    `; sample:` line, else they are seeded.\n\n\
+    Each tensor `expected.NAME` of the data is compared with the program's value NAME; outputs without \
+    one are compared with the interpreter. An expectation is left out if a later --data file replaces an input of its \
+    file. --tolerance T replaces every `; tolerance:` line, --tolerance NAME=T that of NAME.\n\n\
     The report has one line per segment and per compared value; -v prints the full report.\n\n\
     --bundle writes a folder that can be replayed on another machine, even if the run fails. It contains the program, \
     its inputs and outputs, the source and build command of each kernel, the report, and the output of `doctor`. \
@@ -32,14 +39,19 @@ use crate::toolchain::Choice;
 pub struct Arguments {
     /// The program: a .fir file, `-` for the standard input, or the folder of a bundle
     file: PathBuf,
-    /// Read the tensors from this .safetensors file [default: the one that the program names]
+    /// Add the tensors of this .safetensors file to those that the program names; repeat it for several files, of which
+    /// a later one replaces tensors of the same name
     #[arg(long, value_name = "FILE")]
-    data: Option<PathBuf>,
+    data: Vec<PathBuf>,
     #[command(flatten)]
     place: Place,
     /// Set the extent of a symbol [default: that of the data or the `; sample:` line]
     #[arg(long, value_name = "NAME=EXTENT", value_parser = symbol_extent)]
     symbol: Vec<(String, u64)>,
+    /// Allow value NAME, or every value, to differ by T times its largest magnitude [default: the program's `;
+    /// tolerance:` lines]
+    #[arg(long, value_name = "[NAME=]T", value_parser = tolerance)]
+    tolerance: Vec<(Option<String>, f64)>,
     /// Build the kernels even if they cannot run here, and print their resources
     #[arg(long)]
     build: bool,
@@ -66,7 +78,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { file, data, place, symbol, build, debug, bundle, segment, choice, .. } = arguments;
+    let Arguments { file, data, place, symbol, tolerance, build, debug, bundle, segment, choice, .. } =
+        arguments;
     let (require_kernels, json) = (arguments.require_kernels, arguments.json);
     let verbose = arguments.verbose || build || debug;
     let backend = match place.options() {
@@ -76,11 +89,16 @@ pub fn run(arguments: Arguments) -> ExitCode {
     if let Some(name) = twice(&symbol) {
         return crate::misused(&format!("--symbol `{name}` is given twice"), json);
     }
+    if let Some(name) = twice(&tolerance) {
+        let of = name.as_ref().map_or_else(String::new, |name| format!(" of `{name}`"));
+        return crate::misused(&format!("--tolerance{of} is given twice"), json);
+    }
     let options = ReplayOptions {
         backend,
         compile: choice.compile_options().build_anyway(build).debug(debug),
         data,
         symbols: symbol,
+        tolerances: tolerance,
     };
     let progress = Progress::new(json);
     let told = |event: &Event| progress.event(event);
@@ -109,9 +127,23 @@ pub fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// Returns a name that is given twice.
-fn twice(symbols: &[(String, u64)]) -> Option<&str> {
-    let known = |at: usize| symbols[..at].iter().any(|(name, _)| *name == symbols[at].0);
-    (0..symbols.len()).find(|at| known(*at)).map(|at| symbols[at].0.as_str())
+fn twice<N: PartialEq, T>(given: &[(N, T)]) -> Option<&N> {
+    let known = |at: usize| given[..at].iter().any(|(name, _)| *name == given[at].0);
+    (0..given.len()).find(|at| known(*at)).map(|at| &given[at].0)
+}
+
+fn tolerance(text: &str) -> Result<(Option<String>, f64), String> {
+    let (name, number) = match text.split_once('=') {
+        Some((name, number)) => (Some(name.trim_start_matches('%').to_owned()), number),
+        None => (None, text),
+    };
+    match number.parse() {
+        // A tolerance beyond 1 would accept zeros.
+        Ok(tolerance) if (0.0..=1.0).contains(&tolerance) && name.as_deref() != Some("") => {
+            Ok((name, tolerance))
+        }
+        _ => Err(format!("expected a tolerance from 0 to 1, such as 1e-5 or y=1e-5, not `{text}`")),
+    }
 }
 
 fn symbol_extent(text: &str) -> Result<(String, u64), String> {

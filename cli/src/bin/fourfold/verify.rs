@@ -29,9 +29,10 @@ pub struct Arguments {
     /// Programs, and folders with programs
     #[arg(default_value = "fixtures")]
     paths: Vec<PathBuf>,
-    /// Read the tensors of every program from this .safetensors file [default: the one that each program names]
+    /// Add the tensors of this .safetensors file to those that each program names; repeat it for several files, of which
+    /// a later one replaces tensors of the same name
     #[arg(long, value_name = "FILE")]
-    data: Option<PathBuf>,
+    data: Vec<PathBuf>,
     /// Time every kernel too, and write the machine, kernels, comparisons and times to FILE, which must not exist
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,

@@ -159,7 +159,7 @@ fn plan_of(program: &Program) -> ScaledMmaPlan {
             OpKind::Unary(kind) => Some(EpilogueKind::Unary(*kind)),
             OpKind::Binary(kind) => Some(EpilogueKind::Binary(*kind)),
             OpKind::Convert => Some(EpilogueKind::Convert),
-            OpKind::BlockQuantize { block, scale_rounding } => {
+            OpKind::BlockQuantize { block, scale_rounding, formula } => {
                 let of = reference(&mut plan, operation.operands[0]);
                 let global = operation.operands.get(1).map(|global| reference(&mut plan, *global));
                 let global = global.and_then(|global| match global {
@@ -168,9 +168,17 @@ fn plan_of(program: &Program) -> ScaledMmaPlan {
                 });
                 let (codes, scales) = (result, operation.results[1]);
                 let (element, block) = (module.ty(codes).element, *block);
-                let scale_rounding = *scale_rounding;
-                let kind =
-                    OutputKind::Quantized { op, codes, scales, global, element, block, scale_rounding };
+                let (scale_rounding, formula) = (*scale_rounding, *formula);
+                let kind = OutputKind::Quantized {
+                    op,
+                    codes,
+                    scales,
+                    global,
+                    element,
+                    block,
+                    scale_rounding,
+                    formula,
+                };
                 plan.outputs.push(KernelOutput { of, kind });
                 continue;
             }

@@ -101,6 +101,7 @@ fn outputs(m: u64) -> Fixture {
         element: ElementType::F4E2M1FN,
         block: 16,
         scale_rounding: None,
+        formula: Default::default(),
     };
     let (sum, last) = (EpilogueRef::Accumulator, EpilogueRef::Step(1));
     let first = ScaledMmaPlan {

@@ -316,7 +316,7 @@ fn scales_of_a_quantized_operand_feed_the_product() {
     let v = sample::tensor(BF16, vec![5, 64], None, Rule::Normal, 12).unwrap();
     let g = f32s(&[1], &[0.0078125]);
     let results = super::super::testing::run_all(
-        OpKind::BlockQuantize { block: 16, scale_rounding: None },
+        OpKind::block_quantize(16, None),
         &[&v, &g],
         &[ty(&[5, 64], F4E2M1FN), scales_ty(&[5, 4], F8E4M3FN, ScaleLayout::Blocked)],
     );

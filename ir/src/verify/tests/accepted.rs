@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use expect_test::expect;
 
 use super::*;
+use crate::numeric::Nvfp4Formula;
 use crate::ops::{
-    BinaryKind, ConstantValue, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma, UnaryKind,
+    BinaryKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding, ScaledMma,
+    SliceRange, UnaryKind,
 };
 use crate::program::{BlockFormat, Matmul};
 use crate::types::ElementType::{F8E5M2, F8E8M0FNU, I1, I32};
@@ -25,11 +27,8 @@ pub(super) fn every_op() -> Module {
     let bias = b.param("layer.0.bias", ty(&[48], F16));
 
     let scales = TensorType::scales(vec![m.clone(), Dim::fixed(6)], F8E4M3FN, Linear);
-    let quantized = b.op(
-        OpKind::BlockQuantize { block: 16, scale_rounding: None },
-        &[x, g],
-        &[("xq", rows(96, F4E2M1FN)), ("sfx", scales)],
-    );
+    let quantized =
+        b.op(OpKind::block_quantize(16, None), &[x, g], &[("xq", rows(96, F4E2M1FN)), ("sfx", scales)]);
     let (xq, sfx) = (quantized[0], quantized[1]);
     let sfx_blocked = b.swizzle_scales("sfx.blocked", sfx, Blocked);
     let sfw_blocked = b.swizzle_scales("sfw.blocked", sfw, Blocked);
@@ -69,7 +68,26 @@ pub(super) fn every_op() -> Module {
     let listed = b.op(OpKind::Constant(listed), &[], &[("listed", ty(&[2, 2], F4E2M1FN))])[0];
     let normal = b.op(OpKind::LayerNorm { eps: 1e-5 }, &[chosen, one, bias], &[("normal", rows(48, F32))])[0];
     let spread = b.op(OpKind::Broadcast, &[one], &[("spread", rows(48, F16))])[0];
-    b.finish(&[x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread])
+    let mut outputs = vec![x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread];
+    outputs.extend(moved(&mut b, w, counts, m));
+    b.finish(&outputs)
+}
+
+/// Ops that take, join or add elements, on FP4 codes `[48, 96]` and on integers `[M, 48]`.
+fn moved(b: &mut Builder, codes: Value, counts: Value, m: Dim) -> [Value; 2] {
+    let ranges = [(0, 0, 48, 2), (1, 32, 64, 1)];
+    let ranges = ranges.map(|(axis, start, end, step)| SliceRange { axis, start, end, step }).to_vec();
+    let sliced = b.op(OpKind::Slice { ranges }, &[codes], &[("sliced", ty(&[24, 32], F4E2M1FN))])[0];
+    let amounts = vec![PadAmount { axis: 1, low: 0, high: 64 }];
+    let padded = OpKind::Pad { amounts, value: 0.5 };
+    let padded = b.op(padded, &[sliced], &[("padded", ty(&[24, 96], F4E2M1FN))])[0];
+    let rows = |rows: Dim| TensorType::new(vec![rows, Dim::fixed(48)], I32);
+    let twice = Dim::fixed(2).times(&m).expect("the product is small");
+    let sum = b.op(OpKind::Binary(BinaryKind::Add), &[counts, counts], &[("sum", rows(m))])[0];
+    let joined = b.op(OpKind::Concat { axis: 0 }, &[counts, sum], &[("joined", rows(twice.clone()))])[0];
+    let gathered = TensorType::new(vec![twice, Dim::fixed(48), Dim::fixed(96)], F4E2M1FN);
+    let gathered = b.op(OpKind::Gather { axis: 0 }, &[padded, joined], &[("gathered", gathered)])[0];
+    [joined, gathered]
 }
 
 /// A `scaled_mma` of operands of these types.
@@ -104,6 +122,10 @@ fn a_program_of_every_op_is_accepted() {
         "reshape",
         "transpose",
         "broadcast",
+        "slice",
+        "concat",
+        "gather",
+        "pad",
         "reduce",
         "softmax",
         "layer_norm",
@@ -121,7 +143,8 @@ fn facts_say_who_uses_what_and_what_is_returned() {
     let named = |name: &str| facts.value_named(name).expect("the program has the value");
     let op = |name: &str| module.defining_op(named(name)).expect("an op defines the value");
 
-    assert_eq!(facts.users(named("counts")), [op("same"), op("same"), op("picked"), op("picked")]);
+    let users = ["same", "same", "picked", "picked", "sum", "sum", "joined"];
+    assert_eq!(facts.users(named("counts")), users.map(op));
     assert!(facts.is_output(named("x")) && !facts.is_output(named("y")));
     assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), [op("y")]);
     assert!(facts.matmul(op("c")).is_none(), "a plain mma is not a scaled_mma");
@@ -220,10 +243,40 @@ fn both_families_quantize() {
     for (data, rounding) in
         [(F4E2M1FN, ScaleRounding::Floor), (F8E4M3FN, ScaleRounding::Ceil), (F8E5M2, ScaleRounding::Floor)]
     {
-        let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(rounding) };
+        let kind = OpKind::block_quantize(32, Some(rounding));
         let module = program(|b| {
             let v = b.input("v", ty(&[91, 96], F16));
             b.op(kind, &[v], &[("codes", ty(&[91, 96], data)), ("scales", sf(&[91, 3], F8E8M0FNU, Blocked))])
+        });
+        accept(module);
+    }
+}
+
+#[test]
+fn only_a_formula_without_guards_quantizes_to_nvfp4_without_a_global_scale() {
+    for guard in [true, false] {
+        let kind = OpKind::BlockQuantize {
+            block: 16,
+            scale_rounding: None,
+            formula: Nvfp4Formula { guard, ..Nvfp4Formula::DEFAULT },
+        };
+        let results = [("codes", ty(&[91, 96], F4E2M1FN)), ("scales", sf(&[91, 6], F8E4M3FN, Linear))];
+        let module = program(|b| {
+            let v = b.input("v", ty(&[91, 96], F16));
+            b.op(kind, &[v], &results)
+        });
+        assert_eq!(verify(module).is_ok(), !guard);
+    }
+}
+
+#[test]
+fn fp8_numbers_become_scales_of_either_layout_and_back() {
+    let plain = ty(&[91, 6], F8E4M3FN);
+    for layout in [Linear, Blocked] {
+        let module = program(|b| {
+            let x = b.input("x", plain.clone());
+            let scales = b.op(OpKind::SwizzleScales, &[x], &[("s", sf(&[91, 6], F8E4M3FN, layout))])[0];
+            b.op(OpKind::SwizzleScales, &[scales], &[("y", plain.clone())])
         });
         accept(module);
     }

@@ -8,6 +8,7 @@ use expect_test::expect;
 use super::*;
 use crate::entities::{Entity, Op, Symbol};
 use crate::module::ValueDef;
+use crate::numeric::Nvfp4Formula;
 use crate::ops::{ConstantValue, OpKind, ReduceKind, ScaleRounding, ScaledMma, UnaryKind};
 use crate::types::ElementType::{F8E8M0FNU, I1, I32};
 use crate::verify::VerifyErrorKind;
@@ -58,7 +59,7 @@ pub(super) fn quantize(
         let mut operands = vec![b.input("v", v)];
         operands.extend(g.map(|g| b.input("g", g)));
         b.op(
-            OpKind::BlockQuantize { block, scale_rounding },
+            OpKind::block_quantize(block, scale_rounding),
             &operands,
             &[("codes", codes), ("scales", scales)],
         )
@@ -219,7 +220,7 @@ fn arity() {
         |b| {
             let x = b.input("x", ty(&[3], F32));
             let two = b.op(RELU, &[x, x], &[("two", ty(&[3], F32))]);
-            let none = b.op(OpKind::BlockQuantize { block: 7, scale_rounding: None }, &[], &[]);
+            let none = b.op(OpKind::block_quantize(7, None), &[], &[]);
             let mma = OpKind::ScaledMma(ScaledMma { c: true, ..PLAIN });
             let four = b.op(mma, &[x, x, x, x], &[("four", ty(&[3], F32))]);
             [two, none, four].concat()
@@ -280,6 +281,20 @@ fn attributes() {
         quantize(v(), g(), 16, ceil, codes(), nv()),
         expect![[r#"
             op0 `%codes, %scales = block_quantize %v, %g {block = 16, scale_rounding = ceil} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 4], f8E4M3FN, linear>`: scale_rounding_unexpected: quantization with f8E4M3FN scales takes no attribute scale_rounding
+        "#]],
+    );
+    let bounded = OpKind::BlockQuantize {
+        block: 32,
+        scale_rounding: ceil,
+        formula: Nvfp4Formula { guard: false, ..Nvfp4Formula::DEFAULT },
+    };
+    check(
+        |b: &mut Builder| {
+            let v = b.input("v", v());
+            b.op(bounded, &[v], &[("codes", codes()), ("scales", mx())])
+        },
+        expect![[r#"
+            op0 `%codes, %scales = block_quantize %v {block = 32, guard = false, scale_rounding = ceil} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 2], f8E8M0FNU, linear>`: formula_unexpected: quantization with f8E8M0FNU scales takes none of the attributes amax, codes, global, guard and scale_min
         "#]],
     );
     check(
@@ -524,7 +539,9 @@ fn errors_come_in_program_order() {
 
 #[test]
 fn every_code_is_expected_above_and_listed_in_the_documentation() {
-    let expectations = [include_str!("refused.rs"), include_str!("refused_types.rs")].concat();
+    let expectations =
+        [include_str!("refused.rs"), include_str!("refused_types.rs"), include_str!("refused_movement.rs")];
+    let expectations = expectations.concat();
     let listed = include_str!("../mod.rs");
     let mut codes = BTreeSet::new();
     for code in VerifyErrorKind::CODES {

@@ -75,7 +75,7 @@ fn element_types() {
         },
         expect![[r#"
             op0 `%joined = add %half, %brain : tensor<[4, 2], bf16>`: result_element: the element type of `%joined: tensor<[4, 2], bf16>` must be f32
-            op1 `%mixed = add %half, %int : tensor<[4, 2], f32>`: operand_element: add takes f16, bf16 or f32 as right, but `%int` is tensor<[4, 2], i32>
+            op1 `%mixed = add %half, %int : tensor<[4, 2], f32>`: element_mismatch: `%half: tensor<[4, 2], f16>` and `%int: tensor<[4, 2], i32>` must have the same element type
             op2 `%unlike = compare %half, %int {predicate = lt} : tensor<[4, 2], i1>`: element_mismatch: `%half: tensor<[4, 2], f16>` and `%int: tensor<[4, 2], i32>` must have the same element type
             op3 `%booleans = compare %bool, %bool {predicate = lt} : tensor<[4, 2], i1>`: operand_element: compare takes f16, bf16, f32 or i32 as left, but `%bool` is tensor<[4, 2], i1>
             op3 `%booleans = compare %bool, %bool {predicate = lt} : tensor<[4, 2], i1>`: operand_element: compare takes f16, bf16, f32 or i32 as right, but `%bool` is tensor<[4, 2], i1>
@@ -283,7 +283,7 @@ fn shapes() {
             let g = b.input("g", ty(&[], F32));
             let codes = TensorType::new(vec![Dim::fixed(3), dim(8)], F4E2M1FN);
             let scales = TensorType::scales(vec![Dim::fixed(3), k.clone()], F8E4M3FN, Linear);
-            let quantize = OpKind::BlockQuantize { block: 16, scale_rounding: None };
+            let quantize = OpKind::block_quantize(16, None);
             b.op(quantize, &[v, g], &[("codes", codes), ("scales", scales)])
         },
         expect![[r#"
@@ -354,8 +354,15 @@ fn scale_tensors() {
         "#]],
     );
     check(
-        one(scales(Blocked), OpKind::SwizzleScales, ty(&[37, 4], F8E4M3FN)),
+        one(scales(Blocked), OpKind::SwizzleScales, ty(&[37, 4], F16)),
         expect![[r#"
+            op0 `%y = swizzle_scales %x : tensor<[37, 4], f16>`: expected_scales: swizzle_scales requires a scale tensor as scales, but `%y` is tensor<[37, 4], f16>
+        "#]],
+    );
+    check(
+        one(ty(&[37, 4], F8E4M3FN), OpKind::SwizzleScales, ty(&[37, 4], F8E4M3FN)),
+        expect![[r#"
+            op0 `%y = swizzle_scales %x : tensor<[37, 4], f8E4M3FN>`: expected_scales: swizzle_scales requires a scale tensor as scales, but `%x` is tensor<[37, 4], f8E4M3FN>
             op0 `%y = swizzle_scales %x : tensor<[37, 4], f8E4M3FN>`: expected_scales: swizzle_scales requires a scale tensor as scales, but `%y` is tensor<[37, 4], f8E4M3FN>
         "#]],
     );

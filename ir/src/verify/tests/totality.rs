@@ -10,8 +10,10 @@ use super::accepted::every_op;
 use super::*;
 use crate::entities::{Entity, Op, Symbol};
 use crate::module::{Operation, ValueData, ValueDef};
+use crate::numeric::Nvfp4Formula;
 use crate::ops::{
-    BinaryKind, ConstantValue, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma, UnaryKind,
+    BinaryKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding, ScaledMma,
+    SliceRange, UnaryKind,
 };
 
 /// Decisions drawn from proptest, so that a failure shrinks. Past the end every decision is 0.
@@ -38,6 +40,17 @@ impl Choices<'_> {
 
     fn axes(&mut self) -> Vec<u32> {
         (0..self.below(4)).map(|_| self.pick(&[0, 1, 2, 3, 7, u32::MAX])).collect()
+    }
+
+    fn ranges(&mut self) -> Vec<SliceRange> {
+        let axes: &[u32] = self.pick(&[&[0][..], &[1], &[0, 1], &[], &[1, 0, u32::MAX]]);
+        let range = |axis: &u32| SliceRange {
+            axis: *axis,
+            start: self.pick(&[0, 2, 1, u64::MAX]),
+            end: self.pick(&[4, 2, 0, 64, u64::MAX]),
+            step: self.pick(&[1, 2, 0, u64::MAX]),
+        };
+        axes.iter().map(range).collect()
     }
 
     /// Half of the draws are values of real programs.
@@ -76,7 +89,7 @@ impl Choices<'_> {
 
     fn kind(&mut self) -> OpKind {
         let block = self.pick(&[16, 32, 0, 1, u32::MAX]);
-        match self.below(19) {
+        match self.below(23) {
             0 => OpKind::ScaledMma(ScaledMma {
                 block,
                 alpha: self.one_in(2),
@@ -87,7 +100,13 @@ impl Choices<'_> {
             2 => OpKind::SwizzleScales,
             3 => OpKind::BlockQuantize {
                 block,
-                scale_rounding: self.pick(&[None, Some(ScaleRounding::Floor), Some(ScaleRounding::Ceil)]),
+                scale_rounding: self.pick(&[
+                    None,
+                    Some(ScaleRounding::Floor),
+                    Some(ScaleRounding::Ceil),
+                    Some(ScaleRounding::Even),
+                ]),
+                formula: Nvfp4Formula { guard: self.one_in(2), ..Nvfp4Formula::DEFAULT },
             },
             4 => OpKind::BlockDequantize { block },
             5 => OpKind::Convert,
@@ -107,6 +126,14 @@ impl Choices<'_> {
             15 => OpKind::Softmax { axis: self.pick(&[0, 1, 5, u32::MAX]) },
             16 => OpKind::LayerNorm { eps: self.number() },
             17 => OpKind::Constant(ConstantValue::Splat(self.number())),
+            18 => OpKind::Slice { ranges: self.ranges() },
+            19 => OpKind::Concat { axis: self.pick(&[0, 1, 5, u32::MAX]) },
+            20 => OpKind::Gather { axis: self.pick(&[0, 1, 5, u32::MAX]) },
+            21 => {
+                let amounts = self.ranges().into_iter();
+                let amount = |SliceRange { axis, start, end, .. }| PadAmount { axis, low: start, high: end };
+                OpKind::Pad { amounts: amounts.map(amount).collect(), value: self.number() }
+            }
             _ => {
                 let count = self.pick(&[0, 1, 6, 64]);
                 OpKind::Constant(ConstantValue::Dense((0..count).map(|_| self.number()).collect()))
@@ -145,7 +172,7 @@ fn random_module(choices: &mut Choices<'_>) -> Module {
     for index in 0..choices.below(8) {
         let kind = choices.kind();
         let arity = crate::typing::arity(&kind);
-        let operand_count = if choices.one_in(8) { choices.below(6) } else { *arity.operands.end() };
+        let operand_count = if choices.one_in(8) { choices.below(6) } else { (*arity.operands.end()).min(6) };
         let result_count = if choices.one_in(8) { choices.below(3) } else { arity.results };
         let same = choices.one_in(2);
         let first = choices.value(&module);
@@ -283,7 +310,7 @@ fn long_module(ops: usize) -> Module {
         let scales = TensorType::scales(vec![m.clone(), Dim::fixed(4)], F8E4M3FN, Blocked);
         let names = [format!("layers.{layer}.codes"), format!("layers.{layer}.scales")];
         let quantized = b.op(
-            OpKind::BlockQuantize { block: 16, scale_rounding: None },
+            OpKind::block_quantize(16, None),
             &[x, g],
             &[(&names[0], rows(64, F4E2M1FN)), (&names[1], scales)],
         );

@@ -4,3 +4,4 @@ mod contract;
 mod random;
 mod rules;
 mod support;
+mod written;

@@ -237,7 +237,7 @@ impl Graph {
         let (codes, scales) = if nvfp4 && self.random.percent(25) {
             let v = self.input(TensorType::new(shape.clone(), ElementType::F32));
             let g = self.input(TensorType::new(vec![], ElementType::F32));
-            let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None };
+            let kind = OpKind::block_quantize(16, None);
             let results = [("", TensorType::new(shape.clone(), ElementType::F4E2M1FN)), ("", scales)];
             let made = self.builder.op(kind, &[v, g], &results);
             (made[0], made[1])

@@ -82,7 +82,7 @@ fn alone(dims: &[u64], input: ElementType, element: ElementType, layout: ScaleLa
     let mut blocks = dims.to_vec();
     let last = blocks.last_mut().expect("a row");
     *last = last.divided_by(32).expect("whole blocks");
-    let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(ScaleRounding::Ceil) };
+    let kind = OpKind::block_quantize(32, Some(ScaleRounding::Ceil));
     let types = [TensorType::new(dims.to_vec(), element), TensorType::scales(blocks, F8E8M0FNU, layout)];
     let [codes, scales] = types;
     let results = builder.op(kind, &[values], &[("q", codes), ("s", scales)]);

@@ -358,13 +358,13 @@ fn the_same_value_in_two_roles_is_one_constraint() {
 
 #[test]
 fn every_activation_is_taken() {
-    for kind in UnaryKind::ALL {
+    for kind in fourfold_codegen::UNARY_FUNCTIONS {
         let mut builder = Builder::new("activation");
         let d = Gemm::of(F16, 37, 56, 96).build(&mut builder, "d");
-        let y = builder.unary("y", *kind, d);
+        let y = builder.unary("y", kind, d);
         let (_, partition) = planned(builder.finish(&[y]), &blackwell());
         let (_, plan) = partition.kernels().next().expect("a kernel");
-        assert_eq!(plan.epilogue[0].kind, EpilogueKind::Unary(*kind));
+        assert_eq!(plan.epilogue[0].kind, EpilogueKind::Unary(kind));
         assert_eq!(plan.epilogue[0].operands, [EpilogueRef::Accumulator]);
         assert_eq!(plan.epilogue[0].element, F16);
     }

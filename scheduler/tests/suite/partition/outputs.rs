@@ -32,7 +32,7 @@ fn mx(
     let mut blocks = shape.clone();
     let last = blocks.last_mut().expect("a matrix");
     *last = last.divided_by(32).expect("whole blocks");
-    let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(rounding) };
+    let kind = OpKind::block_quantize(32, Some(rounding));
     let codes = TensorType::new(shape, element);
     let scales = TensorType::scales(blocks, F8E8M0FNU, ScaleLayout::Blocked);
     let results = builder.op(kind, &[value], &[(name, codes), (&format!("{name}.s"), scales)]);

@@ -123,7 +123,7 @@ pub fn quantize(builder: &mut Builder, name: &str, value: Value, global: Value) 
     *last = last.divided_by(16).expect("whole blocks");
     let codes = TensorType::new(shape, ElementType::F4E2M1FN);
     let scales = TensorType::scales(blocks, ElementType::F8E4M3FN, ScaleLayout::Blocked);
-    let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None };
+    let kind = OpKind::block_quantize(16, None);
     let results =
         builder.op(kind, &[value, global], &[(&format!("{name}.q"), codes), (&format!("{name}.s"), scales)]);
     [results[0], results[1]]

@@ -33,7 +33,7 @@ fn quantize_as(
     let blocks = vec![rows.clone(), n.divided_by(16).expect("whole blocks")];
     let codes = TensorType::new(shape, ElementType::F4E2M1FN);
     let scales = TensorType::scales(blocks, F8E4M3FN, layout);
-    let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None };
+    let kind = OpKind::block_quantize(16, None);
     let results = builder.op(kind, &[value, global], &[(name, codes), (&format!("{name}.s"), scales)]);
     [results[0], results[1]]
 }

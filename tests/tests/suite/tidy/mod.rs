@@ -23,8 +23,19 @@ const IO: [(&str, &str); 6] = [
 ];
 
 /// The members of the workspace, with the root package as `.`.
-const PACKAGES: [&str; 10] =
-    [".", "ir", "scheduler", "codegen", "executor", "tuner", "cli", "tests", "examples/embed", "bench"];
+const PACKAGES: [&str; 11] = [
+    ".",
+    "ir",
+    "scheduler",
+    "codegen",
+    "executor",
+    "import",
+    "tuner",
+    "cli",
+    "tests",
+    "examples/embed",
+    "bench",
+];
 
 fn rules() -> Vec<Rule> {
     vec![
@@ -57,6 +68,11 @@ fn rules() -> Vec<Rule> {
             absent: &[],
         },
         Rule {
+            folder: "import",
+            may_use: &["fourfold-ir", "fourfold-executor"],
+            absent: &[("unsafe ", "files are read through the executor")],
+        },
+        Rule {
             folder: "tuner",
             may_use: &["fourfold-ir", "fourfold-scheduler", "fourfold-codegen", "fourfold-executor"],
             absent: &[],
@@ -83,7 +99,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn all_rust_files() -> Vec<PathBuf> {
-    ["src", "ir", "scheduler", "codegen", "executor", "tuner", "cli", "tests", "bench"]
+    ["src", "ir", "scheduler", "codegen", "executor", "import", "tuner", "cli", "tests", "bench"]
         .iter()
         .flat_map(|folder| rust_files(&repository().join(folder)))
         .collect()
@@ -272,9 +288,17 @@ fn crates_use_only_the_crates_below_them() {
 
 #[test]
 fn only_the_executor_has_unsafe_code() {
-    for folder in
-        ["src", "ir/src", "scheduler/src", "codegen/src", "tuner/src", "cli/src", "tests/src", "bench/src"]
-    {
+    for folder in [
+        "src",
+        "ir/src",
+        "scheduler/src",
+        "codegen/src",
+        "import/src",
+        "tuner/src",
+        "cli/src",
+        "tests/src",
+        "bench/src",
+    ] {
         let lib = repository().join(folder).join("lib.rs");
         assert!(read(&lib).contains("#![forbid(unsafe_code)]"), "{} forbids unsafe code", lib.display());
     }
@@ -332,7 +356,7 @@ fn hosts_that_embed_the_library_get_no_command_line_solver_or_plotting() {
 #[test]
 fn no_crate_knows_an_embedding_host() {
     let hosts = ["tract", "burn", "candle", "luminal", "onnxruntime"];
-    for folder in ["src", "ir", "scheduler", "codegen", "executor", "tuner", "cli"] {
+    for folder in ["src", "ir", "scheduler", "codegen", "executor", "import", "tuner", "cli"] {
         for dependency in manifest(if folder == "src" { "." } else { folder })["dependencies"]
             .as_table()
             .expect("a table")
@@ -397,7 +421,7 @@ fn every_workspace_dependency_is_used() {
 
 #[test]
 fn no_crate_has_a_cycle_of_modules() {
-    let roots = ["ir", "scheduler", "codegen", "executor", "tuner", "cli", "."]
+    let roots = ["ir", "scheduler", "codegen", "executor", "import", "tuner", "cli", "."]
         .map(|folder| format!("{folder}/src/lib.rs"));
     let binary = "cli/src/bin/fourfold/main.rs".to_owned();
     let mut cycles = Vec::new();

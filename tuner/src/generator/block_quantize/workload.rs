@@ -39,7 +39,7 @@ pub(super) fn workload(settings: &Configuration, problem: &Problem, seed: u64) -
     let blocks = values.to_f32();
     let scales = blocks.chunks(block).zip(codes.chunks_mut(block)).map(|(values, codes)| {
         match format.scale_rounding() {
-            None => numeric::quantize_nvfp4_block(values, global, codes),
+            None => numeric::quantize_nvfp4_block_by(format.formula(), values, global, codes),
             Some(rounding) => numeric::quantize_mx_block(values, MxElement::E2M1, rounding, codes),
         }
     });

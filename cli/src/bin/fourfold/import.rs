@@ -1,0 +1,92 @@
+//! `fourfold import`: turns a quantized model into programs that read its tensors in place.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use fourfold_cli::import::import;
+use fourfold_import::ImportOptions;
+use fourfold_ir::ElementType;
+
+use crate::place::Place;
+
+/// The time between two lines of progress.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  fourfold import Llama-3.1-8B-NVFP4 -o programs\n  \
+    fourfold import model.safetensors --select '*.mlp.*' --input-type f32 --output-type f32 -o programs --json\n\n\
+    Reads headers and configuration files only. The programs refer to the tensors of SOURCE in place, so keep SOURCE \
+    where it is.\n\n\
+    Exit codes: 0 ok, also if parts were left out, 2 bad input, 3 the programs could not be written, 70 a bug in \
+    Fourfold, 130 interrupted")]
+pub struct Arguments {
+    /// The model: a folder with .safetensors files and config.json, or one .safetensors file
+    source: PathBuf,
+    /// Import only modules whose names match GLOB; `*` stands for any characters, `?` for one [default: all]
+    #[arg(long, value_name = "GLOB")]
+    select: Option<String>,
+    /// Name the number of rows of %x SYMBOL
+    #[arg(long, value_name = "SYMBOL", default_value = "M")]
+    m: String,
+    /// Give %x the type T [default: the model's]
+    #[arg(long, value_name = "T")]
+    input_type: Option<ActivationType>,
+    /// Give %y the type T [default: the model's]
+    #[arg(long, value_name = "T")]
+    output_type: Option<ActivationType>,
+    /// Write the programs to DIR, which is created if it is missing; existing files of the same names are replaced
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    #[command(flatten)]
+    place: Place,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ActivationType {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl ActivationType {
+    fn element(self) -> ElementType {
+        match self {
+            ActivationType::F32 => ElementType::F32,
+            ActivationType::Bf16 => ElementType::BF16,
+            ActivationType::F16 => ElementType::F16,
+        }
+    }
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let backend = match arguments.place.options() {
+        Ok(options) => options,
+        Err(message) => return crate::misused(&message, arguments.json),
+    };
+    let options = ImportOptions {
+        select: arguments.select.clone(),
+        m: arguments.m.clone(),
+        input_type: arguments.input_type.map(ActivationType::element),
+        output_type: arguments.output_type.map(ActivationType::element),
+    };
+    let last = Cell::new(Instant::now());
+    let progress = |planned: usize, count: usize| {
+        if last.get().elapsed() >= BETWEEN_LINES {
+            last.set(Instant::now());
+            tell!("planned {planned} of {count} programs");
+        }
+    };
+    match import(&arguments.source, &options, &arguments.output, &backend, &progress) {
+        Ok(report) => {
+            let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
+            crate::leave(0, crate::print(&text))
+        }
+        Err(error) => crate::fail(&error, arguments.json),
+    }
+}

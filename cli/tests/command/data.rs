@@ -1,0 +1,357 @@
+//! Tensors in place in other people's files, and data in several files.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+/// The cache of these tests, so that they neither read nor change another one.
+const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/data-cache");
+
+/// The middle one of three experts, in a model of two files, and a bias in a file of another kind.
+const PROGRAM: &str = r#"fir 1
+; data: ../model/small.safetensors
+; tensor: w = "experts.w"[1] in "../model/large.safetensors"
+; tensor: b = bytes 4:20 in "../model/graph.bin"
+; tensor: s = "norm.scale"
+; tolerance: 1e-6
+; expected: w = w.copy, 0 may differ
+func @expert(%x: tensor<[M, 8], f32>, param %w: tensor<[4, 8], f32>, param %b: tensor<[4], f32>, param %s: tensor<[1], f32>) {
+  %y = mma %x, %w : tensor<[M, 4], f32>
+  %z = relu %b : tensor<[4], f32>
+  %t = neg %s : tensor<[1], f32>
+  return %y, %z, %t
+}
+"#;
+
+/// The rows of `x`.
+const ROWS: usize = 3;
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+type Stored<'a> = (&'a str, Dtype, &'a [usize], Vec<u8>);
+
+/// The weight of expert `e` at row `n` and column `k`, exact in bf16.
+fn weight(e: usize, n: usize, k: usize) -> f64 {
+    (e * 7 + n * 3 + k) as f64 / 8.0 - 1.0
+}
+
+fn x(m: usize, k: usize) -> f64 {
+    0.1 * (m + 1) as f64 - 0.3 * k as f64
+}
+
+/// The exact product, with an error in one element.
+fn y(error: f64) -> Vec<f64> {
+    let product = |m, n| (0..8).map(|k| x(m, k) * weight(1, n, k)).sum::<f64>();
+    let mut y: Vec<f64> = (0..ROWS * 4).map(|index| product(index / 4, index % 4)).collect();
+    y[5] += error * y.iter().fold(0.0, |largest, v| v.abs().max(largest));
+    y
+}
+
+fn f64s(values: impl IntoIterator<Item = f64>) -> Vec<u8> {
+    values.into_iter().flat_map(f64::to_le_bytes).collect()
+}
+
+fn f32s(values: impl IntoIterator<Item = f64>) -> Vec<u8> {
+    values.into_iter().flat_map(|value| (value as f32).to_le_bytes()).collect()
+}
+
+fn bf16s(values: impl IntoIterator<Item = f64>) -> Vec<u8> {
+    values
+        .into_iter()
+        .flat_map(|value| ((value as f32).to_bits() >> 16).to_le_bytes()[..2].to_vec())
+        .collect()
+}
+
+fn write(path: &Path, tensors: &[Stored<'_>]) {
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        (*name, TensorView::new(*dtype, shape.to_vec(), bytes).expect("the size is right"))
+    });
+    fs::write(path, safetensors::serialize(views, None).expect("it serializes")).expect("it is written");
+}
+
+impl Place {
+    /// The program, its model without `x`, and an oracle.
+    fn new() -> Place {
+        let place = Place { folder: tempfile::tempdir().expect("a folder") };
+        for folder in ["model", "blobs", "programs"] {
+            fs::create_dir(place.path(folder)).expect("a folder");
+        }
+        let all = (0..3 * 4 * 8).map(|index| weight(index / 32, index / 8 % 4, index % 8));
+        let middle = (0..32).map(|index| weight(1, index / 8, index % 8));
+        write(&place.path("blobs/4f2a"), &[("experts.w", Dtype::BF16, &[3, 4, 8], bf16s(all))]);
+        // Caches of checkpoints consist of links.
+        symlink("../blobs/4f2a", place.path("model/large.safetensors")).expect("a link");
+        let small = [
+            ("norm.scale", Dtype::F32, &[][..], f32s([2.0])),
+            ("w.copy", Dtype::F32, &[4, 8], f32s(middle)),
+            ("unused", Dtype::I64, &[1], vec![0; 8]),
+        ];
+        write(&place.path("model/small.safetensors"), &small);
+        let bias = [&[9; 4][..], &f32s([1.0, -2.0, 3.0, -4.0])].concat();
+        fs::write(place.path("model/graph.bin"), bias).expect("it is written");
+        fs::write(place.path("programs/expert.fir"), PROGRAM).expect("it is written");
+        place.oracle("oracle.safetensors", y(0.0));
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn name(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Writes `x` and `expected.y`, both in f64.
+    fn oracle(&self, name: &str, y: Vec<f64>) {
+        let x = (0..ROWS * 8).map(|index| x(index / 8, index % 8));
+        let tensors =
+            [("x", Dtype::F64, &[ROWS, 8][..], f64s(x)), ("expected.y", Dtype::F64, &[ROWS, 4], f64s(y))];
+        write(&self.path(name), &tensors);
+    }
+
+    /// Replays the program with `--data` files, and other arguments.
+    fn replay(&self, data: &[&str], more: &[&str]) -> (i32, Value) {
+        self.command("replay", &self.name("programs/expert.fir"), data, more)
+    }
+
+    fn command(&self, command: &str, program: &str, data: &[&str], more: &[&str]) -> (i32, Value) {
+        let mut arguments = vec![command.to_owned(), program.to_owned(), "--json".to_owned()];
+        arguments.extend(data.iter().flat_map(|file| ["--data".to_owned(), self.name(file)]));
+        arguments.extend(more.iter().map(|text| (*text).to_owned()));
+        let output = fourfold(&arguments);
+        let object = serde_json::from_slice(&output.stdout);
+        (
+            output.status.code().expect("an exit code"),
+            object.unwrap_or_else(|error| panic!("{error}: {output:?}")),
+        )
+    }
+}
+
+fn fourfold(arguments: &[String]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
+    command.args(arguments).env("FOURFOLD_DEVICE", "none").env("FOURFOLD_CACHE_DIR", CACHE);
+    command.env_remove("FOURFOLD_CACHE_TIERS").env_remove("FOURFOLD_CACHE_SIZE");
+    command.output().expect("the program starts")
+}
+
+fn output<'a>(report: &'a Value, expected: &str) -> &'a Value {
+    let outputs = report["outputs"].as_array().expect("outputs");
+    outputs.iter().find(|output| output["expected"] == expected).unwrap_or_else(|| panic!("{report:#}"))
+}
+
+fn error(report: &Value) -> &str {
+    report["error"].as_str().unwrap_or_else(|| panic!("{report:#}"))
+}
+
+#[test]
+fn weights_in_place_and_an_oracle_beside_them() {
+    let place = Place::new();
+    let (code, report) = place.replay(&["oracle.safetensors"], &[]);
+    assert_eq!((code, &report["ok"]), (0, &true.into()), "{report:#}");
+    let compared = output(&report, "expected.y");
+    assert_eq!((&compared["tolerance"], &compared["elements"]), (&1e-6.into(), &12.into()));
+    assert!(compared["max_abs_err"].as_f64().expect("a number") > 0.0, "x and y are rounded: {compared}");
+    assert_eq!(output(&report, "w.copy")["mismatches"], 0);
+    assert_eq!(report["symbols"]["M"], ROWS);
+    let inputs = report["inputs"].as_str().expect("a text");
+    assert!(inputs.contains("small.safetensors, ") && inputs.ends_with(" and 1 more"), "{inputs}");
+
+    // The error of one element in f64, and tolerances of the command line.
+    place.oracle("wrong.safetensors", y(1e-5));
+    let (code, report) = place.replay(&["wrong.safetensors"], &[]);
+    let worst = &output(&report, "expected.y")["worst"];
+    assert_eq!((code, &worst["index"]), (1, &serde_json::json!([1, 1])), "{report:#}");
+    for tolerance in ["1e-4", "y=1e-4", "%y=1e-4"] {
+        let (code, report) = place.replay(&["wrong.safetensors"], &["--tolerance", tolerance]);
+        assert_eq!((code, &output(&report, "expected.y")["tolerance"]), (0, &1e-4.into()), "{tolerance}");
+    }
+    let (code, _) = place.replay(&["wrong.safetensors"], &["--tolerance", "1e-4", "--tolerance", "y=1e-7"]);
+    assert_eq!(code, 1);
+}
+
+#[test]
+fn a_tolerance_that_names_nothing_gives_exit_2() {
+    let place = Place::new();
+    for (arguments, words) in [
+        (&["--tolerance", "yy=1e-3"][..], "the tolerance of %yy: the program has no value %yy"),
+        (&["--tolerance", "2"], "from 0 to 1"),
+        (&["--tolerance", "y="], "from 0 to 1"),
+        (&["--tolerance", "=1e-3"], "from 0 to 1"),
+        (&["--tolerance", "y=1e-3", "--tolerance", "y=1e-4"], "--tolerance of `y` is given twice"),
+        (&["--tolerance", "1e-3", "--tolerance", "1e-4"], "--tolerance is given twice"),
+    ] {
+        let (code, report) = place.replay(&["oracle.safetensors"], arguments);
+        assert!(code == 2 && error(&report).contains(words), "{arguments:?}: {code} {report:#}");
+    }
+}
+
+#[test]
+fn given_files_add_and_replace() {
+    let place = Place::new();
+    // Every tensor by the names of the model, in given files only.
+    let other = (0..96).map(|index| weight(index / 32, index / 8 % 4, index % 8) * 2.0);
+    write(&place.path("scale.safetensors"), &[("norm.scale", Dtype::F32, &[1], f32s([5.0]))]);
+    write(&place.path("w.safetensors"), &[("w", Dtype::F32, &[4, 8], f32s(other.take(32)))]);
+    let (code, report) = place.replay(&["oracle.safetensors", "scale.safetensors"], &[]);
+    assert_eq!(code, 0, "a tensor of the reference's name: {report:#}");
+    // The weights that replace the model's have no expectation.
+    let (code, report) = place.replay(&["w.safetensors", "oracle.safetensors"], &[]);
+    assert_eq!(code, 1, "{report:#}");
+    assert_eq!(output(&report, "expected.y")["ok"], false);
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("`w.copy` of") && notes.contains("replaces the input %w"), "{notes}");
+    // The oracle's weights are those of the file before it. A later file makes its expectation stale.
+    write(&place.path("x.safetensors"), &[("x", Dtype::BF16, &[1, 8], bf16s([1.0; 8]))]);
+    let (code, report) = place.replay(&["oracle.safetensors", "x.safetensors"], &[]);
+    assert_eq!((code, &report["symbols"]["M"]), (0, &1.into()), "{report:#}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("`expected.y` of") && notes.contains("x.safetensors replaces"), "{notes}");
+    let (code, report) =
+        place.command("verify", &place.name("programs/expert.fir"), &["oracle.safetensors"], &[]);
+    assert_eq!((code, &report["ok"]), (0, &true.into()), "no kernel, so nothing to verify: {report:#}");
+}
+
+#[test]
+fn what_a_reference_lacks_gives_exit_2_and_names_it() {
+    let place = Place::new();
+    let program = |edit: (&str, &str)| {
+        let text = PROGRAM.replace(edit.0, edit.1);
+        assert_ne!(text, PROGRAM, "{edit:?}");
+        fs::write(place.path("programs/edited.fir"), text).expect("it is written");
+        let file = place.name("programs/edited.fir");
+        let (code, report) = place.command("replay", &file, &["oracle.safetensors"], &[]);
+        assert_eq!(code, 2, "{edit:?}: {report:#}");
+        report
+    };
+    for (edit, words) in [
+        (
+            ("experts.w", "expert.w"),
+            "large.safetensors` has no tensor `expert.w`, to which the input `%w` refers; did you mean `experts.w`?",
+        ),
+        (("[1] in", "[3] in"), "the slice `3` of axis 0 exceeds its shape [3, 4, 8]"),
+        (("[1] in", "[0:2] in"), "[2, 4, 8] in elements, not [4, 8]"),
+        (("4:20", "8:24"), "graph.bin` has 20 bytes"),
+        (("4:20", "4:16"), "12 bytes, but [4] f32 takes 16"),
+        (("graph.bin", "absent.bin"), "cannot read"),
+        (("\"norm.scale\"", "\"norm.scales\""), "small.safetensors` and `"),
+        (("small.safetensors", "graph.bin"), "graph.bin` is not a safetensors file"),
+        (
+            ("in \"../model/large.safetensors\"", "in \"../model/large.safetensors\" as high_nibble_first"),
+            "is for FP4 packed in bytes",
+        ),
+        (("tensor: s = \"norm.scale\"", "tensor: s = bytes 0:4 in \"/dev/zero\""), "not a regular file"),
+    ] {
+        let report = program(edit);
+        assert!(error(&report).contains(words), "{edit:?}: {}", error(&report));
+    }
+    // Errors of the text have a place.
+    for (edit, line, words) in [
+        (("tensor: w", "tensor: v"), 3, "no input %v"),
+        (("tensor: b", "tensor: y"), 4, "no input %y"),
+        (("tensor: s", "tensor: b"), 5, "second `tensor` line"),
+        (("[1] in", "[1 in"), 3, "ends with `]`"),
+        (("tensor: s", "tensors: s"), 5, "did you mean `tensor`?"),
+    ] {
+        let diagnostic = &program(edit)["diagnostics"][0];
+        let message = diagnostic["message"].as_str().expect("a text");
+        assert!(diagnostic["line"] == line && message.contains(words), "{edit:?}: {diagnostic}");
+    }
+    let (code, report) = place.replay(&[], &[]);
+    assert!(code == 2 && error(&report).contains("%x: tensor<[M, 8], f32>"), "{report:#}");
+}
+
+#[test]
+fn a_bundle_carries_the_tensors_that_are_used() {
+    let place = Place::new();
+    let bundle = place.name("bundle");
+    place.oracle("wrong.safetensors", y(1e-5));
+    let given = ["--bundle", &bundle, "--tolerance", "1e-4"];
+    let (code, report) = place.replay(&["wrong.safetensors"], &given);
+    assert_eq!((code, &report["bundle"]["lacks"]), (0, &serde_json::json!([])), "{report:#}");
+    let data = fs::read(place.path("bundle/data.safetensors")).expect("the data");
+    let tensors = SafeTensors::deserialize(&data).expect("they are well-formed");
+    let mut names = tensors.names();
+    names.sort();
+    assert_eq!(names, ["b", "expected.y", "s", "w", "w.copy", "x"]);
+    assert_eq!(tensors.tensor("w").expect("w").dtype(), Dtype::F32);
+    assert_eq!(tensors.tensor("expected.y").expect("y").dtype(), Dtype::F64);
+    let (_, whole) = place.replay(&["wrong.safetensors"], &["--tolerance", "1e-4"]);
+
+    // Neither the model nor the oracle is needed any more; the tolerance of the run is kept.
+    fs::remove_dir_all(place.path("model")).expect("it is removed");
+    fs::remove_file(place.path("wrong.safetensors")).expect("it is removed");
+    let (code, again) = place.command("replay", &bundle, &[], &[]);
+    assert_eq!((code, &again["inputs"]), (0, &whole["inputs"]), "{again:#}");
+    assert_eq!(output(&again, "expected.y"), output(&whole, "expected.y"));
+    assert_eq!(output(&again, "w.copy")["ok"], true);
+    assert_eq!(place.command("replay", &bundle, &[], &["--tolerance", "1e-6"]).0, 1);
+    // Other data replace tensors of the bundle; recorded outputs of other inputs differ.
+    write(&place.path("s.safetensors"), &[("s", Dtype::F32, &[1], f32s([7.0]))]);
+    let (code, changed) = place.command("replay", &bundle, &["s.safetensors"], &[]);
+    assert_eq!(code, 1, "{changed:#}");
+
+    let place = Place::new();
+    let segment = place.name("segment");
+    let (code, report) = place.replay(&["oracle.safetensors"], &["--bundle", &segment, "--segment", "0"]);
+    assert_eq!(code, 0, "{report:#}");
+    let program = fs::read_to_string(place.path("segment/program.fir")).expect("a program");
+    assert!(program.contains("; data: data.safetensors") && !program.contains("; tensor:"), "{program}");
+    fs::remove_dir_all(place.path("model")).expect("it is removed");
+    assert_eq!(place.command("replay", &segment, &[], &[]).0, 0);
+}
+
+#[test]
+fn a_bundle_of_unusable_files_says_what_it_lacks() {
+    let place = Place::new();
+    fs::remove_file(place.path("model/graph.bin")).expect("it is removed");
+    let bundle = place.name("bundle");
+    let (code, report) = place.replay(&["oracle.safetensors"], &["--bundle", &bundle]);
+    let lacks = report["bundle"]["lacks"].to_string();
+    assert!(code == 2 && lacks.contains("data.safetensors") && lacks.contains("several files"), "{report:#}");
+}
+
+#[test]
+fn a_sample_line_draws_what_the_model_lacks() {
+    let place = Place::new();
+    let sampled = PROGRAM.replace("; tolerance", "; sample: normal seed=3 M=5\n; tolerance");
+    fs::write(place.path("programs/expert.fir"), &sampled).expect("it is written");
+    let (code, report) = place.replay(&[], &[]);
+    assert_eq!((code, &report["symbols"]["M"]), (0, &5.into()), "{report:#}");
+    let inputs = report["inputs"].as_str().expect("a text");
+    assert!(inputs.ends_with("large.safetensors; %x seeded, rule normal, seed 3"), "{inputs}");
+    assert_eq!(output(&report, "w.copy")["ok"], true);
+    assert_eq!(place.replay(&[], &["--symbol", "M=2"]).1["symbols"]["M"], 2);
+    // With an oracle nothing is missing.
+    let (code, report) = place.replay(&["oracle.safetensors"], &[]);
+    assert_eq!((code, &report["symbols"]["M"]), (0, &ROWS.into()), "{report:#}");
+    // Beside data lines alone, a missing tensor is an error.
+    let data = "fir 1\n; data: small.safetensors\n; sample: normal seed=3 M=5\n\
+                func @f(%x: tensor<[M, 8], f32>) {\n  %y = relu %x : tensor<[M, 8], f32>\n  return %y\n}\n";
+    fs::write(place.path("model/data.fir"), data).expect("it is written");
+    let (code, report) = place.command("replay", &place.name("model/data.fir"), &[], &[]);
+    assert!(code == 2 && error(&report).contains("%x"), "{report:#}");
+}
+
+#[test]
+fn several_data_lines_are_read_in_order() {
+    let place = Place::new();
+    let text = "fir 1\n; data: a.safetensors\n; data: b.safetensors\n\
+                func @f(%x: tensor<[2], f32>, %z: tensor<[2], bf16>) {\n  %y = relu %x : tensor<[2], f32>\n  \
+                %v = neg %z : tensor<[2], bf16>\n  return %y, %v\n}\n";
+    fs::write(place.path("several.fir"), text).expect("it is written");
+    let z = ("z", Dtype::F64, &[2][..], f64s([1.0 + 1.0 / 1024.0, -2.0]));
+    write(&place.path("a.safetensors"), &[("x", Dtype::F32, &[2], f32s([9.0, 9.0])), z]);
+    let expected = ("expected.y", Dtype::F64, &[2][..], f64s([0.1, 0.0]));
+    write(&place.path("b.safetensors"), &[("x", Dtype::F64, &[2], f64s([0.1, -0.2])), expected]);
+    let (code, report) = place.command("replay", &place.name("several.fir"), &[], &[]);
+    // relu is exact, so its result equals the rounded expectation, bit for bit.
+    assert_eq!((code, &output(&report, "expected.y")["rule"]), (0, &"bit-equal".into()), "{report:#}");
+}

@@ -1,0 +1,74 @@
+//! Regular files that are read in parts.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::{FileError, open_regular};
+
+/// An open regular file, which is read in parts. So a file may be larger than memory.
+///
+/// ```
+/// use fourfold_executor::{RegularFile, write_file};
+///
+/// let path = std::env::temp_dir().join("fourfold-doc-regular");
+/// write_file(&path, b"0123456789")?;
+///
+/// let file = RegularFile::open(&path)?;
+/// assert_eq!(file.length(), 10);
+/// assert_eq!(file.read(2, 3)?, b"234");
+/// assert!(file.read(9, 2).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RegularFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+}
+
+impl RegularFile {
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or is a folder, pipe or device.
+    pub fn open(path: &Path) -> Result<RegularFile, FileError> {
+        let (file, length) = open_regular(path)?;
+        Ok(RegularFile { path: path.to_owned(), file, length })
+    }
+
+    /// The path that the file was opened with.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The size in bytes when the file was opened.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Reads `count` bytes from the byte `start` on.
+    ///
+    /// # Errors
+    /// When the file has fewer bytes, cannot be read, or memory is insufficient.
+    pub fn read(&self, start: u64, count: u64) -> Result<Vec<u8>, FileError> {
+        let failed = |source| FileError::Read { path: self.path.clone(), source };
+        if start.checked_add(count).is_none_or(|end| end > self.length) {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mut bytes = Vec::new();
+        let count = usize::try_from(count).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+        bytes.try_reserve_exact(count).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+        bytes.resize(count, 0);
+        self.file.read_exact_at(&mut bytes, start).map_err(failed)?;
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for RegularFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("RegularFile");
+        shown.field("path", &self.path).field("length", &self.length).finish_non_exhaustive()
+    }
+}

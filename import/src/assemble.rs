@@ -1,0 +1,98 @@
+//! Assembles the programs of a checkpoint.
+
+use std::collections::BTreeMap;
+
+use crate::blocks;
+use crate::checkpoint::Checkpoint;
+use crate::error::ImportError;
+use crate::formats;
+use crate::groups::{self, Group};
+use crate::imported::{Import, ImportedProgram, LeftOut, LeftOutCode};
+use crate::options::ImportOptions;
+use crate::program::{self, Activations};
+use crate::write::file_name;
+
+/// The longest file name of common file systems, in bytes.
+const LONGEST_FILE_NAME: usize = 255;
+
+/// Builds the program of every selected linear of a checkpoint.
+///
+/// # Errors
+/// When the pattern selects nothing.
+pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Result<Import, ImportError> {
+    let reading = formats::read(checkpoint);
+    let model = formats::model_type(checkpoint);
+    let types = Activations {
+        input: options.input_type.unwrap_or(model),
+        output: options.output_type.unwrap_or(model),
+    };
+    let by_name = reading.linears.iter().map(|linear| (linear.name.as_str(), linear)).collect();
+    let groups = groups::find(&by_name, &checkpoint.config);
+    let blocks = blocks::find(&by_name, checkpoint);
+    let linears = reading.linears.iter().map(|linear| linear.name.as_str());
+    let linears = linears.chain(blocks.iter().map(|block| block.name.as_str()));
+    let others = reading.left_out.iter().map(|left| left.name.as_str());
+    check_selection(options, linears.chain(groups.iter().map(Group::name)).chain(others))?;
+    let mut assembly = Assembly::default();
+    for left in &reading.left_out {
+        if options.selects(&left.name) {
+            assembly.import.left_out.push(left.clone());
+        }
+    }
+    for linear in reading.linears.iter().filter(|linear| options.selects(&linear.name)) {
+        assembly.add(program::linear(linear, types, options)?);
+    }
+    for group in groups.iter().filter(|group| options.selects(group.name())) {
+        assembly.add(groups::program(group, types, options)?);
+    }
+    for block in blocks.iter().filter(|block| options.selects(&block.name)) {
+        assembly.add(blocks::program(block, types, options)?);
+        // The block has them.
+        assembly.import.left_out.retain(|left| !block.norm_modules.contains(&left.name));
+    }
+    Ok(assembly.import)
+}
+
+/// Fails if the pattern selects no name.
+fn check_selection<'a>(
+    options: &ImportOptions,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), ImportError> {
+    let Some(pattern) = &options.select else { return Ok(()) };
+    match names.clone().next() {
+        Some(example) if !names.clone().any(|name| options.selects(name)) => {
+            let (pattern, example) = (pattern.clone(), example.to_owned());
+            Err(ImportError::SelectsNothing { pattern, count: names.count(), example })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The programs so far, and their file names.
+#[derive(Default)]
+struct Assembly {
+    import: Import,
+    /// The program of each file.
+    files: BTreeMap<String, String>,
+}
+
+impl Assembly {
+    /// Adds a program, unless its file would be that of another one.
+    fn add(&mut self, program: ImportedProgram) {
+        let file = file_name(&program.name);
+        if file.len() > LONGEST_FILE_NAME {
+            let message = format!("its file name would have {} bytes, above {LONGEST_FILE_NAME}", file.len());
+            self.leave_out(program.name, LeftOutCode::NameCollision, message);
+        } else if let Some(other) = self.files.get(&file) {
+            let message = format!("its file `{file}` is that of `{other}`");
+            self.leave_out(program.name, LeftOutCode::NameCollision, message);
+        } else {
+            self.files.insert(file, program.name.clone());
+            self.import.programs.push(program);
+        }
+    }
+
+    fn leave_out(&mut self, name: String, code: LeftOutCode, message: String) {
+        self.import.left_out.push(LeftOut { name, code, message });
+    }
+}

@@ -1,0 +1,257 @@
+//! The quantization formats of checkpoints, and the linears that they describe.
+//!
+//! The configuration and the header decide the producer. Without them, only names that one producer uses decide.
+
+mod compressed_tensors;
+mod modelopt;
+mod others;
+mod torchao;
+mod weights;
+
+use std::collections::BTreeMap;
+
+use fourfold_ir::ElementType;
+use serde_json::Value;
+
+use self::compressed_tensors::CompressedTensors;
+use self::modelopt::ModelOpt;
+use crate::checkpoint::{Checkpoint, Tensor};
+use crate::fields::{Fields, Refusal, arithmetic, named_type};
+use crate::imported::{LeftOut, LeftOutCode};
+use crate::linear::Linear;
+
+/// The last parts of the names of tensors that scale the key-value cache.
+const KV_SCALES: [&str; 4] = ["k_scale", "v_scale", "q_scale", "prob_scale"];
+
+/// The name endings of stacked experts, after the name of the projection.
+const GPT_OSS_BLOCKS: &str = "_blocks";
+
+/// The producer of a checkpoint.
+enum Producer<'a> {
+    ModelOpt(ModelOpt<'a>),
+    CompressedTensors(CompressedTensors<'a>),
+    TorchAo,
+    Quark,
+    Mlx,
+    Comfy,
+    GptOss,
+    /// A producer that is known, but not imported.
+    Unsupported(String),
+    /// Nothing names the producer.
+    Unknown,
+}
+
+/// The linears of a checkpoint, and what was left out.
+#[derive(Default)]
+pub(crate) struct Reading {
+    pub(crate) linears: Vec<Linear>,
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+impl Reading {
+    fn leave_out(&mut self, name: &str, code: LeftOutCode, message: impl Into<String>) {
+        self.left_out.push(LeftOut { name: name.to_owned(), code, message: message.into() });
+    }
+
+    fn add(&mut self, name: &str, read: Result<Vec<Linear>, Refusal>) {
+        match read.and_then(|linears| linears.iter().try_for_each(check_extents).map(|()| linears)) {
+            Ok(linears) => self.linears.extend(linears),
+            Err(refusal) => self.leave_out(name, refusal.code, refusal.message),
+        }
+    }
+}
+
+/// Refuses a linear whose extents exceed those of the program language.
+fn check_extents(linear: &Linear) -> Result<(), Refusal> {
+    const LARGEST: u64 = 1 << 40;
+    const MOST: u64 = 1 << 46;
+    let Linear { n, k, .. } = *linear;
+    let fits = n <= LARGEST && k <= LARGEST && n.checked_mul(k).is_some_and(|count| count <= MOST);
+    let message = || format!("its weight is [{n}, {k}], which exceeds the largest tensor of a program");
+    if fits { Ok(()) } else { Err(Refusal::new(LeftOutCode::WrongShape, message())) }
+}
+
+/// Reads the linears of a checkpoint.
+pub(crate) fn read(checkpoint: &Checkpoint) -> Reading {
+    let producer = producer(checkpoint);
+    let mut reading = Reading::default();
+    for (module, tensors) in &checkpoint.modules {
+        let mut fields = Fields::new(module, tensors);
+        for field in KV_SCALES {
+            if let Some(tensor) = fields.take(field) {
+                let message = "it scales the key-value cache, which no linear uses";
+                reading.leave_out(&tensor.name, LeftOutCode::KvCacheScale, message);
+            }
+        }
+        if !is_quantized(tensors) {
+            leave_out_plain(&mut reading, module, tensors);
+        } else if let Some(stacked) = stacked(&producer, tensors) {
+            read_stacked(&producer, fields, &stacked, &mut reading);
+        } else if checkpoint.modules.contains_key(&format!("{module}.weight_quantizer")) {
+            let message = format!("`{module}.weight_quantizer` holds a low-rank part of the weight");
+            reading.leave_out(module, LeftOutCode::UnsupportedFormat, message);
+        } else {
+            let read = read_linear(&producer, checkpoint, fields);
+            reading.add(module, read.map(|linear| vec![linear]));
+        }
+    }
+    reading
+}
+
+fn read_linear(
+    producer: &Producer<'_>,
+    checkpoint: &Checkpoint,
+    fields: Fields<'_>,
+) -> Result<Linear, Refusal> {
+    match producer {
+        Producer::ModelOpt(modelopt) => modelopt.read(fields),
+        Producer::CompressedTensors(compressed) => compressed.read(fields),
+        Producer::TorchAo => torchao::read(&checkpoint.metadata, fields),
+        Producer::Quark => others::quark(checkpoint, fields),
+        Producer::Mlx => others::mlx(checkpoint, fields),
+        Producer::Comfy => others::comfy(checkpoint, fields),
+        Producer::GptOss => {
+            let message = format!("`{}` has no `_blocks` and `_scales`", fields.module());
+            Err(Refusal::new(LeftOutCode::UnknownFormat, message))
+        }
+        Producer::Unsupported(method) => {
+            Err(weights::unsupported(format!("the quantization method `{method}`")))
+        }
+        // Only compressed-tensors uses this name.
+        Producer::Unknown if fields.peek("weight_packed").is_some() => {
+            CompressedTensors::new(checkpoint).read(fields)
+        }
+        Producer::Unknown => Err(unknown(&fields)),
+    }
+}
+
+/// The refusal of a module whose producer nothing names.
+fn unknown(fields: &Fields<'_>) -> Refusal {
+    let module = fields.module();
+    let message = match fields.peek("weight").filter(|_| fields.dtype("weight_scale") == "F8_E4M3") {
+        Some(weight) => format!(
+            "`{}` ({}) may be of ModelOpt or of comfy-kitchen, which order nibbles and scales differently; \
+             add the config.json of the model",
+            weight.name,
+            weight.form()
+        ),
+        None => {
+            format!("no configuration names the producer of `{module}`; add the config.json of the model")
+        }
+    };
+    Refusal::new(LeftOutCode::AmbiguousFormat, message)
+}
+
+/// The names of the projections that a module stacks for all experts.
+fn stacked(producer: &Producer<'_>, tensors: &BTreeMap<String, Tensor>) -> Option<Vec<String>> {
+    let names: Vec<String> = tensors
+        .iter()
+        .filter_map(|(field, tensor)| match producer {
+            Producer::ModelOpt(_) => (tensor.dtype == "U8" && tensor.shape.len() == 3).then(|| field.clone()),
+            _ => field.strip_suffix(GPT_OSS_BLOCKS).map(str::to_owned),
+        })
+        .collect();
+    (!names.is_empty()).then_some(names)
+}
+
+fn read_stacked(producer: &Producer<'_>, mut fields: Fields<'_>, names: &[String], reading: &mut Reading) {
+    let module = fields.module();
+    for name in names {
+        let read = match producer {
+            Producer::ModelOpt(modelopt) => modelopt.read_experts(&mut fields, name),
+            Producer::GptOss | Producer::Unknown => others::gpt_oss(&mut fields, name),
+            _ => Err(Refusal::new(
+                LeftOutCode::Contradiction,
+                format!("`{module}` has the form of gpt-oss, but the configuration names another producer"),
+            )),
+        };
+        reading.add(&format!("{module}.{name}"), read);
+    }
+    if let Err(refusal) = fields.finish() {
+        reading.leave_out(module, LeftOutCode::UnusedTensor, refusal.message);
+    }
+}
+
+/// Returns true if a module has a tensor that only quantized modules have.
+fn is_quantized(tensors: &BTreeMap<String, Tensor>) -> bool {
+    tensors.iter().any(|(field, tensor)| {
+        let is_kv = KV_SCALES.contains(&field.as_str());
+        let is_named = ["weight_scale", "weight_packed", "_weight_qdata"].contains(&field.as_str());
+        !is_kv && (is_named || arithmetic(&tensor.dtype).is_none() && tensor.shape.len() > 1)
+    })
+}
+
+/// Leaves out a module whose tensors are not quantized.
+fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &BTreeMap<String, Tensor>) {
+    let others: Vec<&Tensor> = tensors
+        .iter()
+        .filter(|(field, _)| !KV_SCALES.contains(&field.as_str()))
+        .map(|(_, tensor)| tensor)
+        .collect();
+    let (Some(first), weight) = (others.first(), tensors.get("weight")) else { return };
+    let last = module.rsplit('.').next().unwrap_or(module);
+    match weight {
+        Some(weight) if weight.shape.len() < 2 || last.contains("embed") => {
+            let message = format!("`{}` ({}) is no weight of a linear", weight.name, weight.form());
+            reading.leave_out(module, LeftOutCode::NotALinear, message);
+        }
+        Some(weight) => {
+            let message = format!("`{}` is {}, which is not quantized", weight.name, weight.form());
+            reading.leave_out(module, LeftOutCode::NotQuantized, message);
+        }
+        None => {
+            let message = format!("`{}` ({}) belongs to no linear", first.name, first.form());
+            let name = if module.is_empty() { &first.name } else { module };
+            reading.leave_out(name, LeftOutCode::UnusedTensor, message);
+        }
+    }
+}
+
+fn producer(checkpoint: &Checkpoint) -> Producer<'_> {
+    let config = &checkpoint.config;
+    let places = [&config["quantization_config"], &checkpoint.quantization_config];
+    let method = places.iter().find_map(|place| place.get("quant_method")?.as_str());
+    let by_modelopt = checkpoint.hf_quant_config["producer"]["name"] == "modelopt";
+    match method {
+        Some("modelopt") => Producer::ModelOpt(ModelOpt::new(checkpoint)),
+        Some("compressed-tensors") => Producer::CompressedTensors(CompressedTensors::new(checkpoint)),
+        Some("auto-round") if is_compressed(places) => {
+            Producer::CompressedTensors(CompressedTensors::new(checkpoint))
+        }
+        Some("torchao") => Producer::TorchAo,
+        Some("quark") => Producer::Quark,
+        Some("mxfp4") => Producer::GptOss,
+        Some(other) => Producer::Unsupported(other.to_owned()),
+        None if by_modelopt => Producer::ModelOpt(ModelOpt::new(checkpoint)),
+        None if config["quantization"].is_object() => Producer::Mlx,
+        None if checkpoint.metadata.contains_key(others::COMFY_KEY) => Producer::Comfy,
+        None if torchao::is_described(&checkpoint.metadata) => Producer::TorchAo,
+        None => Producer::Unknown,
+    }
+}
+
+/// Returns true if AutoRound packed the weights as compressed-tensors does.
+fn is_compressed(places: [&Value; 2]) -> bool {
+    let format = places.iter().find_map(|place| place.get("packing_format")?.as_str());
+    format.is_some_and(|format| format.contains("llm_compressor"))
+}
+
+/// The type of the model's activations: that of its configuration, else that of most of its plain tensors.
+pub(crate) fn model_type(checkpoint: &Checkpoint) -> ElementType {
+    let config = &checkpoint.config;
+    let stated = [config, &config["text_config"]]
+        .into_iter()
+        .flat_map(|place| [&place["dtype"], &place["torch_dtype"]])
+        .find_map(|dtype| named_type(dtype.as_str()?));
+    if let Some(stated) = stated.or_else(|| torchao::original_type(&checkpoint.metadata)) {
+        return stated;
+    }
+    let mut counts: BTreeMap<ElementType, usize> = BTreeMap::new();
+    for tensor in checkpoint.modules.values().flat_map(BTreeMap::values) {
+        // Scales of whole tensors are f32 in every model.
+        if let Some(element) = arithmetic(&tensor.dtype).filter(|_| tensor.shape.iter().any(|dim| *dim > 1)) {
+            *counts.entry(element).or_default() += 1;
+        }
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map_or(ElementType::BF16, |(element, _)| element)
+}

@@ -1,0 +1,150 @@
+//! Quark, MLX, comfy-kitchen, and the MXFP4 experts of gpt-oss.
+
+use fourfold_executor::TensorEncoding;
+use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
+use serde_json::Value;
+
+use super::weights::{BlockScales, block_scaled, blocks_of, contradiction, fp4_extents, unsupported};
+use crate::checkpoint::Checkpoint;
+use crate::fields::{
+    Fields, Refusal, at, matrix, require_dtype, require_shape, stored_as, times, wrong_shape,
+};
+use crate::imported::LeftOutCode;
+use crate::linear::{Activation, Convention, Linear, Scales, Weight};
+
+const FP4: ElementType = ElementType::F4E2M1FN;
+
+/// Reads a linear of AMD Quark: `weight` and E8M0 scales in `weight_scale`.
+pub(super) fn quark(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
+    let module = fields.module();
+    let config = &checkpoint.config["quantization_config"];
+    let layer = &config["layer_quant_config"];
+    if layer.as_object().is_some_and(|layers| !layers.is_empty()) {
+        return Err(unsupported("`layer_quant_config` of the configuration is not empty"));
+    }
+    let excluded = config["exclude"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if excluded.into_iter().any(|name| name == module) {
+        let message = format!("the configuration excludes `{module}`, but its weight is quantized");
+        return Err(contradiction(message));
+    }
+    let global = &config["global_quant_config"];
+    let is_mxfp4 =
+        |spec: &Value| spec["dtype"] == "fp4" && spec["group_size"] == 32 && spec["scale_format"] == "e8m0";
+    if !is_mxfp4(&global["weight"]) {
+        let dtype = &global["weight"]["dtype"];
+        return Err(unsupported(format!("`{module}` with Quark weights of the type {dtype}")));
+    }
+    let input = &global["input_tensors"];
+    let activation = match input["scale_calculation_mode"].as_str() {
+        _ if input.is_null() => Activation::Plain,
+        Some("even") if is_mxfp4(input) => Activation::Mx(FP4, ScaleRounding::Even),
+        Some("floor") if is_mxfp4(input) => Activation::Mx(FP4, ScaleRounding::Floor),
+        _ => return Err(unsupported(format!("the activations of `{module}`"))),
+    };
+    let (codes, scales) = (fields.need("weight")?, fields.need("weight_scale")?);
+    let extents @ [n, k] = fp4_extents(codes)?;
+    let codes = (codes, codes.reference());
+    let weight = block_scaled(codes, FP4, extents, (scales, &["U8"]), BlockScales::MX, None)?;
+    let (name, bias) = (module.to_owned(), fields.bias(n)?);
+    fields.finish()?;
+    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes: Vec::new() })
+}
+
+/// Reads a linear of MLX: `weight` in 32-bit words, and `scales` in bytes.
+pub(super) fn mlx(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
+    let module = fields.module();
+    let places = [&checkpoint.config["quantization"], &checkpoint.config["quantization_config"]];
+    let config = places.into_iter().find(|place| place.is_object()).unwrap_or(&Value::Null);
+    // A layer may have a mode of its own.
+    let config = config.get(module).filter(|layer| layer.is_object()).unwrap_or(config);
+    let mode = config["mode"].as_str().unwrap_or("affine");
+    let (format, size) = match mode {
+        "nvfp4" => (BlockScales::NVFP4, 16),
+        "mxfp4" => (BlockScales::MX, 32),
+        _ => return Err(unsupported(format!("`{module}` in the MLX mode `{mode}`"))),
+    };
+    if config["group_size"] != size || config["bits"] != 4 {
+        let message = format!("the mode `{mode}` of `{module}` has 4 bits and groups of {size}");
+        return Err(contradiction(message));
+    }
+    let (codes, scales) = (fields.need("weight")?, fields.need("scales")?);
+    require_dtype(codes, &["U32"])?;
+    let [n, words] = matrix(codes)?;
+    let extents @ [n, k] = [n, times(codes, words, 8)?];
+    let codes = (codes, codes.reference());
+    let weight = block_scaled(codes, FP4, extents, (scales, &["U8"]), format, None)?;
+    let (name, bias) = (module.to_owned(), fields.bias(n)?);
+    fields.finish()?;
+    let activation = Activation::Plain;
+    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes: Vec::new() })
+}
+
+/// The key of comfy-kitchen's description in the header.
+pub(super) const COMFY_KEY: &str = "_quantization_metadata";
+
+/// Reads a linear of comfy-kitchen: ModelOpt's names, but the high nibble first and blocked scales.
+pub(super) fn comfy(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
+    let module = fields.module();
+    let text = checkpoint.metadata.get(COMFY_KEY).map_or("", String::as_str);
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| contradiction(format!("`{COMFY_KEY}` of the header is not JSON: {error}")))?;
+    match value["layers"][module]["format"].as_str() {
+        Some("nvfp4") => {}
+        Some(other) => return Err(unsupported(format!("`{module}` in the format `{other}`"))),
+        None => {
+            let message = format!("`{COMFY_KEY}` of the header does not name `{module}`");
+            return Err(Refusal::new(LeftOutCode::AmbiguousFormat, message));
+        }
+    }
+    let (codes, scales) = (fields.need("weight")?, fields.need("weight_scale")?);
+    let extents @ [n, k] = fp4_extents(codes)?;
+    let global = fields.need_scalar("weight_scale_2", Convention::Multiply)?;
+    let codes = (codes, codes.reference().encoded(TensorEncoding::HighNibbleFirst));
+    let (scales, format) = ((scales, &["F8_E4M3"][..]), BlockScales::NVFP4.blocked());
+    let weight = block_scaled(codes, FP4, extents, scales, format, Some(global))?;
+    let (name, bias) = (module.to_owned(), fields.bias(n)?);
+    fields.finish()?;
+    let activation = Activation::Plain;
+    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes: Vec::new() })
+}
+
+/// Reads the MXFP4 experts of gpt-oss that are stacked under `field`: `_blocks` `[E, N, K/32, 16]` and `_scales`.
+pub(super) fn gpt_oss(fields: &mut Fields<'_>, field: &str) -> Result<Vec<Linear>, Refusal> {
+    let module = fields.module();
+    let blocks = fields.need(&format!("{field}_blocks"))?;
+    let scales = fields.need(&format!("{field}_scales"))?;
+    let bias = fields.take(&format!("{field}_bias"));
+    require_dtype(blocks, &["U8"])?;
+    require_dtype(scales, &["U8"])?;
+    let [experts, n, groups, 16] = blocks.shape[..] else {
+        return Err(wrong_shape(blocks, "[E, N, K/32, 16]"));
+    };
+    if experts == 0 || n == 0 || groups == 0 {
+        return Err(wrong_shape(blocks, "[E, N, K/32, 16], not empty"));
+    }
+    let k = times(blocks, groups, 32)?;
+    require_shape(scales, &[experts, n, blocks_of(blocks, k, 32)?])?;
+    if let Some(bias) = bias {
+        require_shape(bias, &[experts, n])?;
+    }
+    let expert = |expert: u64| -> Result<Linear, Refusal> {
+        let scales = Scales::Block {
+            reference: at(scales, expert),
+            element: ElementType::F8E8M0FNU,
+            block: 32,
+            layout: ScaleLayout::Linear,
+            global: None,
+        };
+        Ok(Linear {
+            name: format!("{module}.{expert}.{field}"),
+            n,
+            k,
+            weight: Weight { codes: at(blocks, expert), element: FP4, scales },
+            activation: Activation::Plain,
+            input_factor: None,
+            bias: bias.map(|bias| stored_as(bias, at(bias, expert), vec![n])).transpose()?,
+            notes: Vec::new(),
+        })
+    };
+    (0..experts).map(expert).collect()
+}

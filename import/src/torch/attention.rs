@@ -1,0 +1,68 @@
+//! Scaled dot-product attention.
+
+use fourfold_ir::{BinaryKind, ElementType, OpKind, TensorType, Value};
+
+use super::arguments::{Arguments, Reason};
+use super::linear::k_major;
+use super::translator::{Entry, Translator};
+
+/// Translates an op of this family; `None` if it belongs to another.
+pub(super) fn translate(
+    t: &mut Translator<'_>,
+    op: &str,
+    arguments: Arguments<'_>,
+) -> Result<Option<Entry>, Reason> {
+    match op {
+        "scaled_dot_product_attention.default" => attention(t, arguments).map(Entry::Tensor).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// softmax(q · kᵀ · scale + mask) · v, with probabilities rounded to the type of v.
+fn attention(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Value, Reason> {
+    if arguments.number(4, "dropout_p")?.is_some_and(|p| p != 0.0) {
+        return Err("drops elements at random: export the model in evaluation mode".to_owned());
+    }
+    for (position, name) in [(5, "is_causal"), (7, "enable_gqa")] {
+        if arguments.flag(position, name)? {
+            return Err(format!("has `{name}`, which is not supported"));
+        }
+    }
+    let tensor = |t: &Translator<'_>, position, name| t.tensor(arguments.get(position, name)?);
+    let (q, k, v) = (tensor(t, 0, "query")?, tensor(t, 1, "key")?, tensor(t, 2, "value")?);
+    let result = t.result(arguments.node)?.element;
+    let depth = t.builder.ty(q).shape.last().and_then(|depth| depth.as_fixed());
+    let scale = match (arguments.number(6, "scale")?, depth) {
+        (Some(scale), _) => scale,
+        (None, Some(depth)) if depth > 0 => 1.0 / (depth as f64).sqrt(),
+        _ => return Err("has a head size that is not known".to_owned()),
+    };
+    let products = t.builder.mma("", q, k, ElementType::F32);
+    let scale = t.constant(f64::from(scale as f32));
+    let mut scores = t.builder.binary("", BinaryKind::Mul, products, scale);
+    if let Some(mask) = arguments.find(3, "attn_mask") {
+        scores = masked(t, scores, t.tensor(mask)?)?;
+    }
+    let ty = t.builder.ty(scores).clone();
+    let axis = ty.rank() as u32 - 1;
+    let probabilities = t.builder.op(OpKind::Softmax { axis }, &[scores], &[("", ty)])[0];
+    let element = t.builder.ty(v).element;
+    let probabilities = if element == ElementType::F32 {
+        probabilities
+    } else {
+        t.builder.convert("", probabilities, element)
+    };
+    let v = k_major(t, v)?;
+    Ok(t.builder.mma(&arguments.node.name, probabilities, v, result))
+}
+
+/// Adds a mask of numbers, or replaces the scores where a boolean mask is false.
+fn masked(t: &mut Translator<'_>, scores: Value, mask: Value) -> Result<Value, Reason> {
+    if t.builder.ty(mask).element != ElementType::I1 {
+        let mask = t.widened(mask)?;
+        return Ok(t.builder.binary("", BinaryKind::Add, scores, mask));
+    }
+    let ty = TensorType { ..t.builder.ty(scores).clone() };
+    let never = t.constant(f64::NEG_INFINITY);
+    Ok(t.builder.op(OpKind::Select, &[mask, scores, never], &[("", ty)])[0])
+}

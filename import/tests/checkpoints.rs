@@ -1,0 +1,252 @@
+//! Imports real checkpoints and compares every linear with results computed in f64 from the stored bytes.
+//!
+//! `fixtures/models/` holds some cases. The variable FOURFOLD_TEST_MODELS names a folder with more of the same form:
+//! each subfolder is what one tool wrote, and `expected.safetensors` ([README](../../fixtures/models/README.md)).
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use fourfold::{Backend, DeviceChoice, Options};
+use fourfold_executor::{RunOptions, SafetensorsFile, run};
+use fourfold_import::{Import, ImportOptions, ProgramKind, import, write};
+use fourfold_ir::{
+    Bound, Capabilities, ElementType, Entity, OpKind, Operation, Program, Tensor, bind, interpret,
+};
+use fourfold_scheduler::partition;
+
+use support::{Expected, Inputs, Result, error_of_rows, exact, fixtures, largest, read_program};
+
+/// The counts of one folder.
+#[derive(Debug, Default)]
+struct Counts {
+    linears: usize,
+    codes: usize,
+    moved: usize,
+    /// Products of two FP4 operands.
+    w4a4: usize,
+    worst: f64,
+}
+
+/// The folders below `root` that hold `expected.safetensors`.
+fn folders(root: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
+    let mut folders: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("the folder can be listed").path())
+        .filter(|path| path.join("expected.safetensors").exists())
+        // The tests of `onnx.rs` check ONNX files.
+        .filter(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("onnx-")))
+        .collect();
+    folders.sort();
+    folders
+}
+
+impl Expected {
+    /// The codes of quantized activations, one per element.
+    fn codes(&self, name: &str) -> Option<Vec<u8>> {
+        let raw = self.0.read(self.0.find(&format!("{name}.a_codes"))?).expect("the tensor can be read");
+        Some(match raw.dtype.as_str() {
+            "U8" => raw.bytes.iter().flat_map(|byte| [byte & 0xF, byte >> 4]).collect(),
+            _ => raw.bytes,
+        })
+    }
+}
+
+/// The f64 quotients that a code and its scale are rounded from.
+struct Quotient {
+    code: f64,
+    scale: f64,
+    /// True if f32 may round one of them to or across a tie.
+    is_at_tie: bool,
+}
+
+impl Expected {
+    /// The quotient of every activation.
+    fn quotients(&self, name: &str, x: &[f64], inputs: &Inputs) -> Result<Vec<Quotient>> {
+        let global = self.find(&format!("{name}.a_global")).map_or(1.0, |global| global[0]);
+        let scales = self.find(&format!("{name}.a_scale")).unwrap_or_else(|| vec![1.0]);
+        let block = x.len() / scales.len();
+        let factor = inputs.get("x.factor").map(Tensor::to_f64);
+        let factor = |at: usize| factor.as_ref().map_or(1.0, |factor| factor[at % factor.len()]);
+        let x: Vec<f64> = x.iter().enumerate().map(|(at, x)| x * factor(at)).collect();
+        let of = |at: usize| {
+            let block = at / block * block..at / block * block + block;
+            let scale = largest(&x[block.clone()]) / 6.0 / global;
+            let code = x[at] / (scales[block.start / block.len()] * global);
+            Quotient { code, scale, is_at_tie: is_at_tie(code, 1) || is_at_tie(scale, 3) }
+        };
+        Ok((0..x.len()).map(of).collect())
+    }
+}
+
+/// Returns true if a number is within a few roundings of f32 of a tie between numbers with `mantissa` bits. Below 1 and
+/// below 2^-6, E2M1 and E4M3 are evenly spaced.
+fn is_at_tie(number: f64, mantissa: i32) -> bool {
+    let least = if mantissa == 1 { 1.0 } else { 2f64.powi(-6) };
+    let number = number.abs();
+    let unit = 2f64.powi(number.max(least).log2().floor() as i32 - mantissa);
+    let distance = ((number / unit).fract() - 0.5).abs() * unit;
+    distance <= 4.0 * number * f64::from(f32::EPSILON)
+}
+
+/// The dequantized weight, from the tensors of a program.
+fn weight(inputs: &Inputs) -> (usize, Vec<f64>) {
+    let (codes, k) = (&inputs["w"], inputs["w"].dims()[1]);
+    let scales = inputs.get("w.scale").map(|scales| scales.to_f32());
+    let block = scales.as_ref().map_or(k, |scales| codes.dims()[0] * k / scales.len());
+    let one = |name: &str| inputs.get(name).map(|tensor| f64::from(tensor.to_f32()[0]));
+    let global = one("w.global").or_else(|| one("w.global.stored"));
+    let global = global.or_else(|| Some(1.0 / one("w.global.divisor")?)).unwrap_or(1.0);
+    let scale = |at: usize| scales.as_ref().map_or(1.0, |scales| f64::from(scales[at / block]));
+    let values = codes.to_f32().into_iter().enumerate();
+    (k, values.map(|(at, code)| f64::from(code) * scale(at) * global).collect())
+}
+
+/// The value of `%y` on the fallback.
+fn on_fallback(program: &Program, bound: &Bound<'_>) -> Result<Tensor> {
+    let capabilities = Capabilities { target: "cpu".into(), formats: Vec::new(), block_quantize: None };
+    let partition = partition(program, &capabilities);
+    let done = run(program, &partition, bound, &RunOptions::default(), None)?;
+    Ok(done.value(program.module().outputs[0]).ok_or("the run has no output")?.clone())
+}
+
+/// Compares one linear with its expectation.
+fn check_linear(name: &str, file: &Path, expected: &Expected, counts: &mut Counts) -> Result<()> {
+    let x = expected.need(&format!("{name}.x"))?;
+    let rows = expected.0.find(&format!("{name}.x")).map_or(0, |tensor| tensor.shape[0]);
+    let (program, mut inputs) = read_program(file, rows)?;
+    let module = program.module();
+    let (k, w) = weight(&inputs);
+    for (statistic, of) in [
+        ("w_abs", (|row: &[f64]| row.iter().map(|w| w.abs()).sum()) as fn(&[f64]) -> f64),
+        ("w_ramp", |row| row.iter().enumerate().map(|(k, w)| (k + 1) as f64 * w).sum()),
+    ] {
+        let found: Vec<f64> = w.chunks(k).map(of).collect();
+        let stated = expected.need(&format!("{name}.{statistic}"))?;
+        let error = error_of_rows(&found, &stated, found.len(), &[true]);
+        if error > 1e-6 {
+            return Err(format!("{statistic} differs by {error:e}").into());
+        }
+    }
+    let element = module.ty(module.inputs[0]).element;
+    inputs.insert("x".to_owned(), Tensor::from_f64(element, vec![rows, k], None, &x)?);
+    let bound = bind::bind(&program, &inputs)?;
+    let values = interpret(&program, &bound)?;
+    let mut is_compared = vec![true; rows];
+    if let Some(codes) = expected.codes(name) {
+        let value = |name: &str| program.facts().value_named(name).map(|value| &values[value.index()]);
+        let found = value("x.codes").ok_or("the program quantizes nothing")?;
+        let quotients = expected.quotients(name, &x, &inputs)?;
+        for (at, (found, stated)) in found.to_codes().iter().zip(&codes).enumerate() {
+            if found == stated {
+                continue;
+            }
+            is_compared[at / k] = false;
+            counts.moved += 1;
+            if !quotients[at].is_at_tie {
+                let Quotient { code, scale, .. } = quotients[at];
+                return Err(format!(
+                    "code {at} is {found:#x}, not {stated:#x}, but {code} of the scale {scale} is no tie"
+                )
+                .into());
+            }
+        }
+        assert_eq!(found.count(), codes.len());
+        counts.codes += codes.len();
+    }
+    let y = expected.need(&format!("{name}.y"))?;
+    let output = values[module.outputs[0].index()].to_f32();
+    for (way, found) in [("interpreter", output), ("fallback", on_fallback(&program, &bound)?.to_f32())] {
+        let found: Vec<f64> = found.into_iter().map(f64::from).collect();
+        let error = error_of_rows(&found, &y, y.len() / rows, &is_compared);
+        counts.worst = counts.worst.max(error);
+        if error > 1e-5 {
+            return Err(format!("y on the {way} differs by {error:e}").into());
+        }
+    }
+    counts.linears += 1;
+    counts.w4a4 += w4a4(&program);
+    Ok(())
+}
+
+/// The number of products of two FP4 operands.
+fn w4a4(program: &Program) -> usize {
+    let module = program.module();
+    let is_one = |operation: &Operation| {
+        let is_fp4 = |at: usize| module.ty(operation.operands[at]).element == ElementType::F4E2M1FN;
+        matches!(operation.kind, OpKind::ScaledMma(_)) && is_fp4(0) && is_fp4(2)
+    };
+    module.ops.iter().filter(|(_, operation)| is_one(operation)).count()
+}
+
+/// Imports a folder and checks every linear. Returns the counts, or every failure.
+fn check_folder(folder: &Path, options: &ImportOptions) -> Result<(Import, Counts)> {
+    let imported = import(folder, options)?;
+    let output = tempfile::tempdir()?;
+    let written = write(&imported, output.path())?;
+    let expected = Expected(SafetensorsFile::open(&folder.join("expected.safetensors"))?);
+    let (mut counts, mut failures) = (Counts::default(), Vec::new());
+    let linears = imported.programs.iter().zip(&written).filter(|(it, _)| it.kind == ProgramKind::Linear);
+    for (_, program) in linears {
+        if let Err(error) = check_linear(&program.name, &program.file, &expected, &mut counts) {
+            failures.push(format!("{}: {error}", program.name));
+        }
+    }
+    let names: Vec<&str> = written.iter().map(|program| program.name.as_str()).collect();
+    for tensor in expected.0.tensors() {
+        let is_left_out = !imported.programs.is_empty();
+        if let Some(name) = tensor.name.strip_suffix(".y").filter(|name| is_left_out && !names.contains(name))
+        {
+            failures.push(format!("{name} is expected, but was not imported"));
+        }
+    }
+    if failures.is_empty() { Ok((imported, counts)) } else { Err(failures.join("\n  ").into()) }
+}
+
+#[test]
+fn every_linear_of_every_checkpoint_has_the_expected_result() {
+    let mut cases = folders(&fixtures());
+    assert!(cases.len() >= 8, "the fixtures are there");
+    if let Some(more) = std::env::var_os("FOURFOLD_TEST_MODELS") {
+        cases.extend(folders(Path::new(&more)));
+    }
+    let (mut failed, mut codes, mut moved) = (Vec::new(), 0, 0);
+    for folder in cases {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match check_folder(&folder, &exact()) {
+            Ok((imported, counts)) => {
+                println!("{name}: {counts:?}, {} left out", imported.left_out.len());
+                codes += counts.codes;
+                moved += counts.moved;
+            }
+            Err(error) => failed.push(format!("{name}:\n  {error}")),
+        }
+    }
+    println!("{moved} of {codes} codes moved");
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    // Each is at a tie of f32. Linears that share an input share its ties.
+    assert!(moved * 2_000 <= codes, "{moved} of {codes} codes moved");
+}
+
+#[test]
+fn fp4_products_become_kernels_and_others_have_reasons() {
+    let backends: Vec<Backend> = ["sm_100a", "sm_120a", "sm_90a"]
+        .into_iter()
+        .map(|target| Backend::new(&Options::default().target(target).device(DeviceChoice::None)))
+        .collect::<std::result::Result<_, _>>()
+        .expect("the targets are known");
+    for folder in folders(&fixtures()) {
+        let imported = import(&folder, &ImportOptions::default()).expect("the checkpoint is valid");
+        let mut planned: BTreeMap<String, usize> = BTreeMap::new();
+        for program in &imported.programs {
+            for backend in &backends {
+                let plan = backend.plan_module(program.module.clone()).expect("the program is valid");
+                let kernels = plan.partition().kernels().count();
+                assert_eq!(kernels, w4a4(plan.original()), "{}", program.name);
+                *planned.entry(backend.capabilities().target.clone()).or_default() += kernels;
+            }
+        }
+        println!("{}: {planned:?}", folder.display());
+    }
+}

@@ -1,0 +1,117 @@
+"""Exports small models and records what they compute in eager mode.
+
+    python import/torch/make_fixtures.py FOLDER
+
+Requires torch, torchao, numpy and safetensors, and no GPU. Writes FOLDER/NAME/{graph.json,weights.safetensors} and
+FOLDER/NAME/data.safetensors, which holds `x` and the expected result. The CPU has no FP4 multiplication. The product
+of quantized operands is computed in float64 instead, and rounded once to f32.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+
+warnings.filterwarnings("ignore")
+
+import torch
+import torchao.prototype.mx_formats.inference_workflow as workflow
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+from torchao.quantization import quantize_
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fourfold_export import save
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+
+
+class Mlp(nn.Module):
+    """A feed-forward block with a residual."""
+
+    def __init__(self, hidden, inner):
+        super().__init__()
+        self.up = nn.Linear(hidden, inner)
+        self.down = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x):
+        return x + self.down(functional.silu(self.up(x)))
+
+
+class Block(nn.Module):
+    """A block as in BERT."""
+
+    def __init__(self, hidden, inner, heads):
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value = (nn.Linear(hidden, hidden) for _ in range(3))
+        self.dense = nn.Linear(hidden, hidden)
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.up, self.down = nn.Linear(hidden, inner), nn.Linear(inner, hidden)
+
+    def forward(self, x):
+        batch, length, hidden = x.shape
+
+        def heads(y):
+            return y.view(batch, length, self.heads, hidden // self.heads).transpose(1, 2)
+
+        query, key, value = heads(self.query(x)), heads(self.key(x)), heads(self.value(x))
+        attended = functional.scaled_dot_product_attention(query, key, value)
+        attended = attended.transpose(1, 2).reshape(batch, length, hidden)
+        x = self.norm1(x + self.dense(attended))
+        return self.norm2(x + self.down(functional.gelu(self.up(x))))
+
+
+def unpacked(codes):
+    codes = codes.view(torch.uint8)
+    pairs = torch.stack([codes & 15, codes >> 4], dim=-1)
+    return E2M1[pairs.reshape(codes.shape[0], -1).long()]
+
+
+def unblocked(scales, rows, columns):
+    tiles = scales.contiguous().view(torch.float8_e4m3fn).reshape(-(-rows // 128), -(-columns // 4), 32, 4, 4)
+    return tiles.permute(0, 3, 2, 1, 4).reshape(-(-rows // 128) * 128, -1)[:rows, :columns].double()
+
+
+def scaled_mm(a, b, scale_a, scale_b, bias=None, out_dtype=None, **_):
+    """Stands for torch._scaled_mm on NVFP4 operands with scales in blocked layout."""
+    a, b = unpacked(a), unpacked(b.t().contiguous())
+    blocks = a.shape[1] // 16
+    a = a * unblocked(scale_a, a.shape[0], blocks).repeat_interleave(16, dim=1)
+    b = b * unblocked(scale_b, b.shape[0], blocks).repeat_interleave(16, dim=1)
+    product = (a @ b.t()).float()
+    if bias is not None:
+        product = product + bias.float()
+    return product.to(out_dtype)
+
+
+def make(folder, model, shape, axes, dtype):
+    torch.manual_seed(7)
+    model = model().to(dtype).eval()
+    for name, parameter in model.named_parameters():
+        # Every bias and factor of a norm differs from its usual constant.
+        if name.endswith("bias") or "norm" in name:
+            parameter.data += torch.randn(parameter.shape).to(dtype) / 4
+    config = workflow.NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False)
+    quantize_(model, config, filter_fn=lambda module, _: isinstance(module, nn.Linear))
+    x = torch.randn(shape).to(dtype)
+    dynamic = {axis: torch.export.Dim.AUTO for axis in axes}
+    program = torch.export.export(model, (x,), dynamic_shapes=(dynamic,), strict=False)
+    save(program, folder, (axes,))
+    with torch.no_grad():
+        expected = model(x)
+    output = list(program.graph.nodes)[-1].args[0][0].name
+    save_file({"x": x, f"expected.{output}": expected}, folder / "data.safetensors")
+
+
+def main(folder):
+    # Quantization asks for a GPU that multiplies; exporting needs none.
+    workflow.is_sm_at_least_100 = lambda: True
+    torch._scaled_mm = scaled_mm
+    make(folder / "mlp", lambda: Mlp(96, 288), (7, 96), {0: "M"}, torch.bfloat16)
+    make(folder / "block", lambda: Block(64, 160, 4), (2, 9, 64), {0: "B", 1: "S"}, torch.bfloat16)
+    make(folder / "block_f32", lambda: Block(64, 224, 2), (3, 5, 64), {0: "B", 1: "S"}, torch.float32)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
