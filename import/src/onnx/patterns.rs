@@ -43,7 +43,7 @@ pub(super) fn join_quantizers(model: &mut Model) -> usize {
             outputs: vec![quantize.outputs[0].clone(), cast.outputs[0].clone()],
             attributes,
         };
-        // What reads the scales follows the cast, and so what reads the codes.
+        // The readers of the scales follow the cast, as the readers of the codes do.
         model.nodes[found.cast] = node;
         dropped[found.quantize] = true;
         joined += 1;
