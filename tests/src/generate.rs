@@ -194,8 +194,10 @@ impl Generator {
 
     fn scaled_mma(&mut self, m: &Dim) -> Value {
         let wide = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2];
+        // Ops of the fallback only take the places of kernels, so such programs reuse more of what kernels quantize.
+        let often = if self.extended { 9 } else { 4 };
         let reused = match (self.quantized.last().cloned(), self.random.below(10)) {
-            (Some(newest), 0..4) => Some(newest),
+            (Some(newest), draw) if draw < often => Some(newest),
             _ if !self.sampled.is_empty() && self.random.percent(15) => {
                 Some(self.random.pick(&self.sampled.clone()))
             }
