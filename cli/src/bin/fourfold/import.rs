@@ -17,13 +17,16 @@ const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  fourfold import Llama-3.1-8B-NVFP4 -o programs\n  \
-    fourfold import model.safetensors --select '*.mlp.*' --input-type f32 --output-type f32 -o programs --json\n\n\
+    fourfold import model.safetensors --select '*.mlp.*' --input-type f32 --output-type f32 -o programs --json\n  \
+    fourfold import model.onnx -o programs\n  \
+    fourfold import exported/graph.json -o programs\n\n\
     Reads headers and configuration files only. The programs refer to the tensors of SOURCE in place, so keep SOURCE \
     where it is.\n\n\
     Exit codes: 0 ok, also if parts were left out, 2 bad input, 3 the programs could not be written, 70 a bug in \
     Fourfold, 130 interrupted")]
 pub struct Arguments {
-    /// The model: a folder with .safetensors files and config.json, or one .safetensors file
+    /// The model: a folder in the Hugging Face layout, a .safetensors file, an .onnx file, or the .json of a
+    /// torch.export graph
     source: PathBuf,
     /// Import only modules whose names match GLOB; `*` stands for any characters, `?` for one [default: all]
     #[arg(long, value_name = "GLOB")]
