@@ -3,8 +3,8 @@
 use fourfold_ir::{BinaryKind, ElementType, OpKind, TensorType, Value};
 
 use super::arguments::{Arguments, Reason};
+use super::builder::{Entry, Translator};
 use super::linear::k_major;
-use super::translator::{Entry, Translator};
 
 /// Translates an op of this family; `None` if it belongs to another.
 pub(super) fn translate(

@@ -3,7 +3,7 @@
 use fourfold_ir::{BinaryKind, ElementType, OpKind, ReduceKind, Shape, TensorType, UnaryKind, Value};
 
 use super::arguments::{Arguments, Reason};
-use super::translator::{Entry, Translator, axis, element};
+use super::builder::{Entry, Translator, axis, element};
 
 /// Translates an op of this family; `None` if it belongs to another.
 pub(super) fn translate(

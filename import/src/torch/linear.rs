@@ -7,7 +7,7 @@ use fourfold_ir::{
 };
 
 use super::arguments::{Arguments, Reason};
-use super::translator::{BLOCK, Entry, Nvfp4Weight, QuantizedActivation, Scheme, Translator, scales_type};
+use super::builder::{BLOCK, Entry, Nvfp4Weight, QuantizedActivation, Scheme, Translator, scales_type};
 
 /// The largest magnitude of a tensor over its per-tensor scale: the largest scale times the largest code.
 const RANGE: f64 = 448.0 * 6.0;

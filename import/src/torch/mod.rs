@@ -6,12 +6,12 @@
 
 mod arguments;
 mod attention;
+mod builder;
 mod elementwise;
 mod graph;
 mod linear;
+mod nodes;
 mod shape;
-mod translate;
-mod translator;
 
 use std::path::{Component, Path, PathBuf};
 
@@ -19,7 +19,7 @@ use fourfold_executor::read_input;
 use fourfold_ir::verify;
 
 use self::graph::{FORMAT, Graph, VERSION};
-use self::translate::translate;
+use self::nodes::translate;
 use crate::error::ImportError;
 use crate::imported::{Import, ImportedProgram, ProgramKind};
 use crate::options::ImportOptions;

@@ -3,7 +3,7 @@
 use fourfold_ir::{OpKind, TensorType, Value};
 
 use super::arguments::{Arguments, Reason};
-use super::translator::{Entry, Translator, axis};
+use super::builder::{Entry, Translator, axis};
 
 /// Translates an op of this family; `None` if it belongs to another.
 pub(super) fn translate(

@@ -8,6 +8,7 @@ mod quantization;
 mod reductions;
 mod shapes;
 mod state;
+mod values;
 
 use fourfold_ir::{ReduceKind, UnaryKind};
 use rten_onnx::onnx::DataType;

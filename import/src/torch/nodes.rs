@@ -6,8 +6,8 @@ use fourfold_executor::TensorReference;
 use fourfold_ir::{Module, Value};
 
 use super::arguments::{Arguments, Reason};
+use super::builder::{Entry, Translator};
 use super::graph::{Graph, Node};
-use super::translator::{Entry, Translator};
 use super::{attention, elementwise, linear, shape};
 use crate::imported::{LeftOut, LeftOutCode};
 
