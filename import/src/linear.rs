@@ -1,6 +1,7 @@
 //! A linear layer of a checkpoint, described independently of its producer.
 
 use fourfold_executor::TensorReference;
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 
 /// A linear layer: y = x · wᵀ + bias.
@@ -51,9 +52,9 @@ pub(crate) enum Activation {
     /// x is multiplied as it is.
     Plain,
     /// NVFP4 with a stored global scale.
-    Nvfp4(Scalar),
+    Nvfp4(Scalar, Nvfp4Formula),
     /// NVFP4 with the global scale amax / (6 · 448) of each call.
-    Nvfp4OfCall,
+    Nvfp4OfCall(Nvfp4Formula),
     /// MX codes of this type.
     Mx(ElementType, ScaleRounding),
     /// FP8 codes with a stored scale of the tensor.
@@ -64,11 +65,10 @@ impl Activation {
     /// Returns true if both treatments of one x give the same codes and scales.
     pub(crate) fn equals(&self, other: &Activation) -> bool {
         match (self, other) {
-            (Activation::Plain, Activation::Plain) | (Activation::Nvfp4OfCall, Activation::Nvfp4OfCall) => {
-                true
-            }
-            (Activation::Nvfp4(one), Activation::Nvfp4(other))
-            | (Activation::Fp8(one), Activation::Fp8(other)) => one.equals(other),
+            (Activation::Plain, Activation::Plain) => true,
+            (Activation::Nvfp4(one, how), Activation::Nvfp4(other, also)) => one.equals(other) && how == also,
+            (Activation::Nvfp4OfCall(how), Activation::Nvfp4OfCall(also)) => how == also,
+            (Activation::Fp8(one), Activation::Fp8(other)) => one.equals(other),
             (Activation::Mx(one, how), Activation::Mx(other, also)) => one == other && how == also,
             _ => false,
         }

@@ -2,9 +2,10 @@
 
 use fourfold_executor::TensorReference;
 use fourfold_ir::ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E8M0FNU, F16, F32};
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{
     BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, ReduceKind, ScaleLayout,
-    ScaleRounding, ScaledMmaOptions, TensorType, UnaryKind, Value, verify,
+    ScaledMmaOptions, TensorType, UnaryKind, Value, verify,
 };
 
 use crate::error::ImportError;
@@ -209,11 +210,11 @@ impl Draft {
                 let element = if holds(element, linear) { element } else { F32 };
                 (Operand::Plain(self.converted(&named("x.values"), x, element)), None)
             }
-            Activation::Nvfp4(global) => {
+            Activation::Nvfp4(global, formula) => {
                 let global = self.scalar(&named("x.global"), global);
-                (self.quantized(x, F4E2M1FN, None, Some(global), named), Some(global))
+                (self.quantized(x, F4E2M1FN, nvfp4(*formula), Some(global), named), Some(global))
             }
-            Activation::Nvfp4OfCall => {
+            Activation::Nvfp4OfCall(formula) => {
                 let x = self.as_f32(&named("x.f32"), x);
                 let kind = OpKind::Reduce { kind: ReduceKind::Amax, axes: vec![0, 1], keep_dims: false };
                 let scalar = TensorType::new(Vec::new(), F32);
@@ -221,10 +222,10 @@ impl Draft {
                 let range = OpKind::Constant(ConstantValue::Splat(NVFP4_RANGE));
                 let range = self.builder.op(range, &[], &[(&named("x.range"), scalar)])[0];
                 let global = self.builder.binary(&named("x.global"), BinaryKind::Div, amax, range);
-                (self.quantized(x, F4E2M1FN, None, Some(global), named), Some(global))
+                (self.quantized(x, F4E2M1FN, nvfp4(*formula), Some(global), named), Some(global))
             }
             Activation::Mx(element, rounding) => {
-                (self.quantized(x, *element, Some(*rounding), None, named), None)
+                (self.quantized(x, *element, OpKind::block_quantize(32, Some(*rounding)), None, named), None)
             }
             Activation::Fp8(scale) => {
                 let scale = self.scalar(&named("x.global"), scale);
@@ -241,20 +242,18 @@ impl Draft {
         &mut self,
         x: Value,
         element: ElementType,
-        scale_rounding: Option<ScaleRounding>,
+        kind: OpKind,
         global: Option<Value>,
         named: &dyn Fn(&str) -> String,
     ) -> Operand {
-        let block = if scale_rounding.is_some() { 32 } else { 16 };
-        let scale = if scale_rounding.is_some() { F8E8M0FNU } else { F8E4M3FN };
+        let (block, scale) = if global.is_some() { (16, F8E4M3FN) } else { (32, F8E8M0FNU) };
         let shape = self.builder.ty(x).shape.clone();
         let mut blocks = shape.clone();
         if let Some(last) = blocks.last_mut() {
             // A K that is no multiple of the block is refused before.
-            *last = last.divided_by(u64::from(block)).unwrap_or_else(|| last.clone());
+            *last = last.divided_by(block).unwrap_or_else(|| last.clone());
         }
         let operands: Vec<Value> = std::iter::once(x).chain(global).collect();
-        let kind = OpKind::block_quantize(block, scale_rounding);
         let results = self.builder.op(
             kind,
             &operands,
@@ -348,6 +347,11 @@ impl Draft {
         }
         self.builder.convert(name, value, element)
     }
+}
+
+/// The quantization to NVFP4 by a formula.
+fn nvfp4(formula: Nvfp4Formula) -> OpKind {
+    OpKind::BlockQuantize { block: 16, scale_rounding: None, formula }
 }
 
 /// Returns true if an activation type represents every product of a code and its scale.

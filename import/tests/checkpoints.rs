@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use fourfold::{Backend, DeviceChoice, Options};
 use fourfold_executor::{RunOptions, SafetensorsFile, run};
 use fourfold_import::{Import, ImportOptions, ProgramKind, import, write};
+use fourfold_ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin};
 use fourfold_ir::{
     Bound, Capabilities, ElementType, Entity, OpKind, Operation, Program, Tensor, bind, interpret,
 };
@@ -227,6 +228,32 @@ fn every_linear_of_every_checkpoint_has_the_expected_result() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     // Each is at a tie of f32. Linears that share an input share its ties.
     assert!(moved * 2_000 <= codes, "{moved} of {codes} codes moved");
+}
+
+#[test]
+fn torchao_quantizes_activations_by_its_own_formula() {
+    let own = Nvfp4Formula {
+        scale_min: ScaleMin::new(2f32.powi(-6)).expect("the bound is valid"),
+        codes: CodeFormula::ReciprocalScale,
+        guard: false,
+        ..Nvfp4Formula::DEFAULT
+    };
+    for (folder, expected) in [
+        ("torchao-nvfp4-static", own),
+        ("torchao-nvfp4-dynamic", own),
+        ("modelopt-nvfp4-awq", Nvfp4Formula::DEFAULT),
+    ] {
+        let imported = import(&fixtures().join(folder), &exact()).expect("the checkpoint is valid");
+        let ops = imported.programs.iter().flat_map(|program| program.module.ops.values());
+        let formulas: Vec<Nvfp4Formula> = ops
+            .filter_map(|op| match op.kind {
+                OpKind::BlockQuantize { formula, .. } => Some(formula),
+                _ => None,
+            })
+            .collect();
+        assert!(!formulas.is_empty());
+        assert!(formulas.iter().all(|formula| *formula == expected), "{folder}: {formulas:?}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //!
 //! Global scales of NVFP4 divide; every other scale multiplies.
 
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{ElementType, ScaleRounding};
 use serde_json::Value;
 
@@ -137,7 +138,8 @@ impl<'a> CompressedTensors<'a> {
             (Stated::Quantized, Form::Mxfp4) => Activation::Mx(ElementType::F4E2M1FN, ScaleRounding::Even),
             (Stated::Quantized, Form::Mxfp8) => Activation::Mx(ElementType::F8E4M3FN, ScaleRounding::Even),
             (Stated::Quantized, Form::Nvfp4) => {
-                Activation::Nvfp4(fields.need_scalar("input_global_scale", Convention::Divide)?)
+                let global = fields.need_scalar("input_global_scale", Convention::Divide)?;
+                Activation::Nvfp4(global, Nvfp4Formula::DEFAULT)
             }
             (Stated::Quantized, Form::Fp8) => {
                 Activation::Fp8(fields.need_scalar("input_scale", Convention::Multiply)?)

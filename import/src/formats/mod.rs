@@ -5,7 +5,7 @@
 mod compressed_tensors;
 mod modelopt;
 mod others;
-mod torchao;
+pub(crate) mod torchao;
 mod weights;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 //! Scales multiply. The algorithm decides the treatment of activations, since the tensors do not.
 
 use fourfold_executor::{AxisSlice, TensorEncoding};
+use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use serde_json::Value;
 
@@ -122,7 +123,9 @@ impl<'a> ModelOpt<'a> {
             return Err(contradiction(message));
         }
         Ok(match algorithm {
-            "NVFP4" | "NVFP4_AWQ" => Activation::Nvfp4(fields.need_scalar("input_scale", Multiply)?),
+            "NVFP4" | "NVFP4_AWQ" => {
+                Activation::Nvfp4(fields.need_scalar("input_scale", Multiply)?, Nvfp4Formula::DEFAULT)
+            }
             "W4A8_NVFP4_FP8" | "FP8" => Activation::Fp8(fields.need_scalar("input_scale", Multiply)?),
             "MXFP4" => Activation::Mx(ElementType::F4E2M1FN, ScaleRounding::Ceil),
             "MXFP8" => Activation::Mx(ElementType::F8E4M3FN, ScaleRounding::Ceil),
@@ -156,7 +159,7 @@ impl<'a> ModelOpt<'a> {
         require_dtype(&scales, &["F8_E4M3"])?;
         require_shape(&scales, &[experts, blocks_of(codes, k, 16)?, n])?;
         let activation = match algorithm.as_str() {
-            "NVFP4" => Activation::Nvfp4(scalar(&need(input)?, Multiply)?),
+            "NVFP4" => Activation::Nvfp4(scalar(&need(input)?, Multiply)?, Nvfp4Formula::DEFAULT),
             _ => Activation::Plain,
         };
         if let Some(bias) = bias.0 {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use fourfold_ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin};
 use fourfold_ir::{ElementType, ScaleRounding};
 use serde_json::Value;
 
@@ -17,8 +18,16 @@ use Convention::Multiply;
 /// The name of the type that stands for an unquantized tensor.
 const PLAIN: &str = "Tensor";
 
-/// The difference between torchao's activation scales and those of the program.
-const LEAST_SCALE: &str = "torchao rounds scales of activations below 2^-6 up to it; this program does not.";
+/// The formula of torchao's activations: scales are at least 2^-6, values are multiplied by the reciprocal of their
+/// scale, and nothing guards zeros.
+pub(crate) fn activation_formula() -> Nvfp4Formula {
+    Nvfp4Formula {
+        scale_min: ScaleMin::new(2f32.powi(-6)).unwrap_or_default(),
+        codes: CodeFormula::ReciprocalScale,
+        guard: false,
+        ..Nvfp4Formula::DEFAULT
+    }
+}
 
 /// The description of a tensor in the header: its type and its attributes.
 fn description(metadata: &BTreeMap<String, String>, tensor: &str) -> Result<(String, Value), Refusal> {
@@ -83,9 +92,7 @@ pub(super) fn read(metadata: &BTreeMap<String, String>, mut fields: Fields<'_>) 
     };
     let ([n, k], name, bias) = (extents, module.to_owned(), fields.bias(extents[0])?);
     fields.finish()?;
-    let is_nvfp4 = matches!(activation, Activation::Nvfp4(_) | Activation::Nvfp4OfCall);
-    let notes = if is_nvfp4 { vec![LEAST_SCALE.to_owned()] } else { Vec::new() };
-    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes })
+    Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes: Vec::new() })
 }
 
 fn nvfp4(arguments: &Value, tensor: &str, fields: &mut Fields<'_>) -> Result<Activation, Refusal> {
@@ -97,8 +104,10 @@ fn nvfp4(arguments: &Value, tensor: &str, fields: &mut Fields<'_>) -> Result<Act
             "the header states no quantized activations, but there is `{}`",
             scale.name
         ))),
-        (true, Some(scale)) => Ok(Activation::Nvfp4(scalar(scale, Multiply)?)),
-        (true, None) if arguments["use_dynamic_per_tensor_scale"] == true => Ok(Activation::Nvfp4OfCall),
+        (true, Some(scale)) => Ok(Activation::Nvfp4(scalar(scale, Multiply)?, activation_formula())),
+        (true, None) if arguments["use_dynamic_per_tensor_scale"] == true => {
+            Ok(Activation::Nvfp4OfCall(activation_formula()))
+        }
         (true, None) => Err(unsupported(format!("`{tensor}` whose activations have no global scale"))),
     }
 }

@@ -1,6 +1,5 @@
 //! Matrix multiplications, and linears on NVFP4 weights of torchao.
 
-use fourfold_ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin};
 use fourfold_ir::{
     BinaryKind, ElementType, OpKind, ReduceKind, ScaleLayout, ScaledMmaOptions, Shape, TensorType, Value,
     dim_product,
@@ -8,6 +7,7 @@ use fourfold_ir::{
 
 use super::arguments::{Arguments, Reason};
 use super::builder::{BLOCK, Entry, Nvfp4Weight, QuantizedActivation, Scheme, Translator, scales_type};
+use crate::formats::torchao::activation_formula;
 
 /// The largest magnitude of a tensor over its per-tensor scale: the largest scale times the largest code.
 const RANGE: f64 = 448.0 * 6.0;
@@ -208,17 +208,9 @@ fn quantized(t: &mut Translator<'_>, x: Value, scheme: Scheme) -> Result<Quantiz
         Some(scale) => scale,
         None => t.constant(1.0),
     };
-    let results = t.builder.op(quantization(), &[flattened, g], &[("", codes), ("", scales)]);
+    let kind = OpKind::BlockQuantize { block: BLOCK, scale_rounding: None, formula: activation_formula() };
+    let results = t.builder.op(kind, &[flattened, g], &[("", codes), ("", scales)]);
     let made = QuantizedActivation { codes: results[0], scales: results[1], per_tensor_scale };
     t.quantized.insert((x, scheme), made);
     Ok(made)
-}
-
-/// The op with which torchao quantizes an activation: scales are at least 2^-6, values are multiplied by the reciprocal
-/// of their scale, and nothing guards zeros.
-fn quantization() -> OpKind {
-    let scale_min = ScaleMin::new(2f32.powi(-6)).unwrap_or_default();
-    let codes = CodeFormula::ReciprocalScale;
-    let formula = Nvfp4Formula { scale_min, codes, guard: false, ..Nvfp4Formula::DEFAULT };
-    OpKind::BlockQuantize { block: BLOCK, scale_rounding: None, formula }
 }
