@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, DeviceChoice, Options};
@@ -19,12 +19,36 @@ use fourfold_scheduler::partition;
 
 use support::{Expected, Inputs, Result, error_of_rows, exact, fixtures, largest, read_program};
 
+/// At most one in this many codes of distinct quantizations may move, each at a tie of f32: 7 of 58,368 do.
+const ONE_IN: usize = 8_000;
+/// The same for `fixtures/models/` alone: 3 of 18,176. They hold 2 of the 5 cases with ties, but a third of the codes.
+const ONE_IN_OF_FIXTURES: usize = 6_000;
+
+/// Codes of quantized activations, and those that differ from the expected ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Codes {
+    count: usize,
+    moved: usize,
+}
+
+impl Codes {
+    fn add(&mut self, other: Codes) {
+        self.count += other.count;
+        self.moved += other.moved;
+    }
+}
+
+/// The codes, scales and global scale that a quantization must give. Linears that share an input share them.
+type Quantization = (Vec<u8>, Vec<u64>, Vec<u64>);
+
 /// The counts of one folder.
 #[derive(Debug, Default)]
 struct Counts {
     linears: usize,
-    codes: usize,
-    moved: usize,
+    /// Of every linear.
+    codes: Codes,
+    /// Of every quantization that no earlier linear had.
+    distinct: Codes,
     /// Products of two FP4 operands.
     w4a4: usize,
     worst: f64,
@@ -51,6 +75,15 @@ impl Expected {
             "U8" => raw.bytes.iter().flat_map(|byte| [byte & 0xF, byte >> 4]).collect(),
             _ => raw.bytes,
         })
+    }
+
+    /// The quantization of the input of a linear, if there is one.
+    fn quantization(&self, name: &str) -> Option<Quantization> {
+        let bits = |part: &str| -> Vec<u64> {
+            let numbers = self.find(&format!("{name}.{part}")).unwrap_or_default();
+            numbers.into_iter().map(f64::to_bits).collect()
+        };
+        Some((self.codes(name)?, bits("a_scale"), bits("a_global")))
     }
 }
 
@@ -112,8 +145,14 @@ fn on_fallback(program: &Program, bound: &Bound<'_>) -> Result<Tensor> {
     Ok(done.value(program.module().outputs[0]).ok_or("the run has no output")?.clone())
 }
 
-/// Compares one linear with its expectation.
-fn check_linear(name: &str, file: &Path, expected: &Expected, counts: &mut Counts) -> Result<()> {
+/// Compares one linear with its expectation. `seen` has the quantizations of earlier linears.
+fn check_linear(
+    name: &str,
+    file: &Path,
+    expected: &Expected,
+    seen: &mut HashSet<Quantization>,
+    counts: &mut Counts,
+) -> Result<()> {
     let x = expected.need(&format!("{name}.x"))?;
     let rows = expected.0.find(&format!("{name}.x")).map_or(0, |tensor| tensor.shape[0]);
     let (program, mut inputs) = read_program(file, rows)?;
@@ -135,16 +174,18 @@ fn check_linear(name: &str, file: &Path, expected: &Expected, counts: &mut Count
     let bound = bind::bind(&program, &inputs)?;
     let values = interpret(&program, &bound)?;
     let mut is_compared = vec![true; rows];
-    if let Some(codes) = expected.codes(name) {
+    if let Some(quantization) = expected.quantization(name) {
+        let stated_codes = &quantization.0;
+        let mut codes = Codes { count: stated_codes.len(), moved: 0 };
         let value = |name: &str| program.facts().value_named(name).map(|value| &values[value.index()]);
         let found = value("x.codes").ok_or("the program quantizes nothing")?;
         let quotients = expected.quotients(name, &x, &inputs)?;
-        for (at, (found, stated)) in found.to_codes().iter().zip(&codes).enumerate() {
+        for (at, (found, stated)) in found.to_codes().iter().zip(stated_codes).enumerate() {
             if found == stated {
                 continue;
             }
             is_compared[at / k] = false;
-            counts.moved += 1;
+            codes.moved += 1;
             if !quotients[at].is_at_tie {
                 let Quotient { code, scale, .. } = quotients[at];
                 return Err(format!(
@@ -153,8 +194,11 @@ fn check_linear(name: &str, file: &Path, expected: &Expected, counts: &mut Count
                 .into());
             }
         }
-        assert_eq!(found.count(), codes.len());
-        counts.codes += codes.len();
+        assert_eq!(found.count(), codes.count);
+        counts.codes.add(codes);
+        if seen.insert(quantization) {
+            counts.distinct.add(codes);
+        }
     }
     let y = expected.need(&format!("{name}.y"))?;
     let output = values[module.outputs[0].index()].to_f32();
@@ -182,7 +226,11 @@ fn w4a4(program: &Program) -> usize {
 }
 
 /// Imports a folder and checks every linear. Returns the counts, or every failure.
-fn check_folder(folder: &Path, options: &ImportOptions) -> Result<(Import, Counts)> {
+fn check_folder(
+    folder: &Path,
+    options: &ImportOptions,
+    seen: &mut HashSet<Quantization>,
+) -> Result<(Import, Counts)> {
     let imported = import(folder, options)?;
     let output = tempfile::tempdir()?;
     let written = write(&imported, output.path())?;
@@ -190,7 +238,7 @@ fn check_folder(folder: &Path, options: &ImportOptions) -> Result<(Import, Count
     let (mut counts, mut failures) = (Counts::default(), Vec::new());
     let linears = imported.programs.iter().zip(&written).filter(|(it, _)| it.kind == ProgramKind::Linear);
     for (_, program) in linears {
-        if let Err(error) = check_linear(&program.name, &program.file, &expected, &mut counts) {
+        if let Err(error) = check_linear(&program.name, &program.file, &expected, seen, &mut counts) {
             failures.push(format!("{}: {error}", program.name));
         }
     }
@@ -209,25 +257,27 @@ fn check_folder(folder: &Path, options: &ImportOptions) -> Result<(Import, Count
 fn every_linear_of_every_checkpoint_has_the_expected_result() {
     let mut cases = folders(&fixtures());
     assert!(cases.len() >= 8, "the fixtures are there");
-    if let Some(more) = std::env::var_os("FOURFOLD_TEST_MODELS") {
-        cases.extend(folders(Path::new(&more)));
-    }
-    let (mut failed, mut codes, mut moved) = (Vec::new(), 0, 0);
+    let more = std::env::var_os("FOURFOLD_TEST_MODELS");
+    cases.extend(more.iter().flat_map(|more| folders(Path::new(more))));
+    let mut failed = Vec::new();
+    let (mut codes, mut distinct) = (Codes::default(), Codes::default());
+    let mut seen = HashSet::new();
     for folder in cases {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match check_folder(&folder, &exact()) {
+        match check_folder(&folder, &exact(), &mut seen) {
             Ok((imported, counts)) => {
                 println!("{name}: {counts:?}, {} left out", imported.left_out.len());
-                codes += counts.codes;
-                moved += counts.moved;
+                codes.add(counts.codes);
+                distinct.add(counts.distinct);
             }
             Err(error) => failed.push(format!("{name}:\n  {error}")),
         }
     }
-    println!("{moved} of {codes} codes moved");
+    println!("{} of {} codes of distinct quantizations moved", distinct.moved, distinct.count);
+    println!("{} of {} codes of all linears moved", codes.moved, codes.count);
     assert!(failed.is_empty(), "{}", failed.join("\n"));
-    // Each is at a tie of f32. Linears that share an input share its ties.
-    assert!(moved * 2_000 <= codes, "{moved} of {codes} codes moved");
+    let one_in = if more.is_some() { ONE_IN } else { ONE_IN_OF_FIXTURES };
+    assert!(distinct.moved * one_in <= distinct.count, "{distinct:?} is more than 1 in {one_in}");
 }
 
 #[test]
