@@ -1,14 +1,18 @@
 //! Malformed and hostile ONNX files: a located error or a reason, never a panic, a hang or an unbounded allocation.
 
+#[path = "support/onnx_file.rs"]
+mod onnx_file;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fourfold_import::{Import, ImportError, ImportOptions, import};
 use rten_onnx::onnx::{
-    AttributeProto, AttributeType, DataLocation, DataType, Dimension, GraphProto, ModelProto, NodeProto,
-    OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor,
-    ValueInfoProto,
+    AttributeProto, AttributeType, DataLocation, DataType, GraphProto, ModelProto, NodeProto,
+    StringStringEntryProto, TensorProto,
 };
+
+use onnx_file::{Numbers, from_domain, model_of, node, tensor, value};
 
 const MUTATIONS: usize = 2000;
 
@@ -42,33 +46,6 @@ fn reason_of(model: &ModelProto) -> String {
     imported.left_out[0].message.clone()
 }
 
-fn value(name: &str, dims: &[Option<i64>]) -> ValueInfoProto {
-    let dim = dims.iter().map(|dim| Dimension { dim_value: *dim, dim_param: None }).collect();
-    let tensor = TypeProtoTensor { elem_type: Some(DataType::FLOAT), shape: Some(TensorShapeProto { dim }) };
-    let ty = TypeProto { tensor_type: Some(tensor), sequence: None };
-    ValueInfoProto { name: Some(name.to_owned()), r#type: Some(ty) }
-}
-
-fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
-    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    NodeProto {
-        op_type: Some(op.to_owned()),
-        input: owned(inputs),
-        output: owned(outputs),
-        ..NodeProto::default()
-    }
-}
-
-fn tensor(name: &str, ty: DataType, dims: &[i64], bytes: &[u8]) -> TensorProto {
-    TensorProto {
-        name: Some(name.to_owned()),
-        data_type: Some(ty),
-        dims: dims.to_vec(),
-        raw_data: Some(std::cell::RefCell::new(bytes.to_vec())),
-        ..TensorProto::default()
-    }
-}
-
 fn external(entries: &[(&str, &str)]) -> TensorProto {
     let entry = |(key, value): &(&str, &str)| StringStringEntryProto {
         key: Some((*key).to_owned()),
@@ -83,31 +60,8 @@ fn external(entries: &[(&str, &str)]) -> TensorProto {
 }
 
 fn model(nodes: Vec<NodeProto>, initializers: Vec<TensorProto>) -> ModelProto {
-    let graph = GraphProto {
-        node: nodes,
-        initializer: initializers,
-        input: vec![value("x", &[Some(4)])],
-        output: vec![value("y", &[Some(4)])],
-        value_info: Vec::new(),
-    };
-    ModelProto {
-        ir_version: Some(11),
-        graph: Some(graph),
-        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(23) }],
-        ..ModelProto::default()
-    }
-}
-
-/// A sequence of numbers that depends on the seed only.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
+    let of = |name| value(name, DataType::FLOAT, &[Ok(4)]);
+    model_of(nodes, initializers, of("x"), of("y"))
 }
 
 /// Changes a file in one to four places. Most places are near the ends, which describe the graph.
@@ -267,15 +221,7 @@ fn graphs_without_an_order_or_with_two_definitions_have_an_error() {
 #[test]
 fn defects_of_exporters_are_repaired() {
     // The same cast twice, before what it reads.
-    let cast = || {
-        let to = AttributeProto {
-            name: Some("to".to_owned()),
-            i: Some(1),
-            r#type: Some(AttributeType::INT),
-            ..AttributeProto::default()
-        };
-        NodeProto { attribute: vec![to], ..node("Cast", &["a"], &["c"]) }
-    };
+    let cast = || from_domain("", "Cast", &["a"], &["c"], &[("to", 1)]);
     let mut unsorted =
         model(vec![cast(), cast(), node("Relu", &["x"], &["a"]), node("Neg", &["c"], &["y"])], vec![]);
     unsorted.opset_import.clear();
@@ -330,13 +276,7 @@ fn folded_shapes_and_symbols_are_bounded() {
     let mut nodes = vec![node("Shape", &["x"], &["s0"])];
     for level in 0..60 {
         let (from, to) = (format!("s{level}"), format!("s{}", level + 1));
-        let axis = AttributeProto {
-            name: Some("axis".to_owned()),
-            i: Some(0),
-            r#type: Some(AttributeType::INT),
-            ..AttributeProto::default()
-        };
-        nodes.push(NodeProto { attribute: vec![axis], ..node("Concat", &[&from, &from], &[&to]) });
+        nodes.push(from_domain("", "Concat", &[&from, &from], &[&to], &[("axis", 0)]));
     }
     nodes.push(node("Reshape", &["x", "s60"], &["y"]));
     let reason = reason_of(&model(nodes, vec![]));
@@ -350,7 +290,7 @@ fn folded_shapes_and_symbols_are_bounded() {
     nodes.push(node("Expand", &["x", "s60"], &["y"]));
     let mut symbolic = model(nodes, vec![]);
     let graph = symbolic.graph.as_mut().expect("there is a graph");
-    graph.input = vec![value("x", &[None])];
+    graph.input = vec![value("x", DataType::FLOAT, &[Err("")])];
     let reason = reason_of(&symbolic);
     assert!(reason.contains("node `s"), "{reason}");
     // One symbol for each extent of each input.
@@ -358,6 +298,6 @@ fn folded_shapes_and_symbols_are_bounded() {
     let names: Vec<&str> = inputs.iter().map(String::as_str).collect();
     let mut many = model(vec![node("Sum", &names, &["y"])], vec![]);
     let graph = many.graph.as_mut().expect("there is a graph");
-    graph.input = names.iter().map(|name| value(name, &[None])).collect();
+    graph.input = names.iter().map(|name| value(name, DataType::FLOAT, &[Err("")])).collect();
     assert!(reason_of(&many).contains("symbolic extents"), "{}", reason_of(&many));
 }
