@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::blocks;
 use crate::checkpoint::Checkpoint;
 use crate::error::ImportError;
-use crate::formats;
+use crate::formats::{self, Reading};
 use crate::groups::{self, Group};
 use crate::imported::{Import, ImportedProgram, LeftOut, LeftOutCode};
 use crate::options::ImportOptions;
@@ -15,7 +15,21 @@ use crate::write::file_name;
 /// The longest file name of common file systems, in bytes.
 const LONGEST_FILE_NAME: usize = 255;
 
-/// Builds the program of every selected linear of a checkpoint.
+/// Builds the program of every selected linear.
+///
+/// # Errors
+/// When the pattern selects nothing.
+pub(crate) fn linears(
+    reading: &Reading,
+    types: Activations,
+    options: &ImportOptions,
+) -> Result<Import, ImportError> {
+    let linears = reading.linears.iter().map(|linear| linear.name.as_str());
+    check_selection(options, linears.chain(reading.left_out.iter().map(|left| left.name.as_str())))?;
+    Assembly::of(reading, types, options).map(|assembly| assembly.import)
+}
+
+/// Builds the program of every selected linear, group and block of a checkpoint.
 ///
 /// # Errors
 /// When the pattern selects nothing.
@@ -33,15 +47,7 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
     let linears = linears.chain(blocks.iter().map(|block| block.name.as_str()));
     let others = reading.left_out.iter().map(|left| left.name.as_str());
     check_selection(options, linears.chain(groups.iter().map(Group::name)).chain(others))?;
-    let mut assembly = Assembly::default();
-    for left in &reading.left_out {
-        if options.selects(&left.name) {
-            assembly.import.left_out.push(left.clone());
-        }
-    }
-    for linear in reading.linears.iter().filter(|linear| options.selects(&linear.name)) {
-        assembly.add(program::linear(linear, types, options)?);
-    }
+    let mut assembly = Assembly::of(&reading, types, options)?;
     for group in groups.iter().filter(|group| options.selects(group.name())) {
         assembly.add(groups::program(group, types, options)?);
     }
@@ -77,6 +83,17 @@ struct Assembly {
 }
 
 impl Assembly {
+    /// The programs of the selected linears.
+    fn of(reading: &Reading, types: Activations, options: &ImportOptions) -> Result<Assembly, ImportError> {
+        let mut assembly = Assembly::default();
+        let left_out = reading.left_out.iter().filter(|left| options.selects(&left.name));
+        assembly.import.left_out.extend(left_out.cloned());
+        for linear in reading.linears.iter().filter(|linear| options.selects(&linear.name)) {
+            assembly.add(program::linear(linear, types, options)?);
+        }
+        Ok(assembly)
+    }
+
     /// Adds a program, unless its file would be that of another one.
     fn add(&mut self, program: ImportedProgram) {
         let file = file_name(&program.name);

@@ -15,6 +15,7 @@ mod checkpoint;
 mod error;
 mod fields;
 mod formats;
+mod gguf;
 mod groups;
 mod imported;
 mod linear;
@@ -35,7 +36,7 @@ pub use imported::{Import, ImportedProgram, LeftOut, LeftOutCode, ProgramKind};
 pub use options::ImportOptions;
 pub use write::{WrittenProgram, write};
 
-/// The file name extension of GGUF files, which are not imported.
+/// The file name extension of GGUF files.
 const GGUF: &str = "gguf";
 
 /// The file name extension of ONNX files.
@@ -54,7 +55,7 @@ pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportEr
         Some("safetensors") => assemble::checkpoint(&Checkpoint::of_file(source)?, options),
         Some("json") => torch::import(source, options),
         Some(ONNX) => onnx::import(source, "", options),
-        Some(GGUF) => Ok(gguf(&[source.to_owned()])),
+        Some(GGUF) => gguf::import(&[source.to_owned()], options),
         _ => Err(ImportError::UnknownSource { path: source.to_owned() }),
     }
 }
@@ -73,7 +74,7 @@ fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError>
     }
     let files = files_in(folder, GGUF)?;
     if !files.is_empty() {
-        return Ok(gguf(&files));
+        return gguf::import(&files, options);
     }
     match Checkpoint::of_folder(folder, true)? {
         Some(checkpoint) => assemble::checkpoint(&checkpoint, options),
@@ -92,14 +93,4 @@ fn onnx_files(files: &[PathBuf], options: &ImportOptions) -> Result<Import, Impo
         all.left_out.extend(import.left_out);
     }
     Ok(all)
-}
-
-/// Leaves out GGUF files.
-fn gguf(files: &[PathBuf]) -> Import {
-    let left_out = |file: &PathBuf| LeftOut {
-        name: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        code: LeftOutCode::UnsupportedFormat,
-        message: "GGUF files are not imported; import the checkpoint that the file was made from".to_owned(),
-    };
-    Import { programs: Vec::new(), left_out: files.iter().map(left_out).collect() }
 }

@@ -5,6 +5,7 @@ use fourfold_ir::{ElementType, ScaleLayout, Tensor, TensorError, numeric};
 use super::allocation::zeros;
 use super::dtype;
 use super::error::TensorDataError;
+use super::gguf::Blocks;
 use super::reference::TensorEncoding;
 
 /// A limit on extents, which keeps all computed sizes far from overflow.
@@ -64,6 +65,11 @@ pub(super) fn check_encoding(
             let (encoding, found) = (TensorEncoding::Transposed, dtype.to_owned());
             Err(TensorDataError::Encoding { encoding, element, found })
         }
+        // A range of bytes whose blocks have this element is accepted before.
+        Some(encoding @ (TensorEncoding::GgufMxfp4 | TensorEncoding::GgufNvfp4)) => {
+            let found = dtype.to_owned();
+            Err(TensorDataError::Encoding { encoding, element, found })
+        }
         _ => Ok(()),
     }
 }
@@ -82,6 +88,9 @@ pub(super) fn decode(
         bytes = transposed(element, &dims, &bytes)?;
     }
     let memory = |count: usize| TensorError::Memory { element, dims: dims.clone(), bytes: count };
+    if let Some(blocks) = Blocks::of(encoding) {
+        bytes = blocks.take(element, &bytes).map_err(memory)?;
+    }
     let bytes = match (element, dtype) {
         (ElementType::I1, _) => {
             bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));

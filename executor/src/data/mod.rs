@@ -5,6 +5,7 @@ mod bind;
 mod decode;
 mod dtype;
 mod error;
+mod gguf;
 mod header;
 mod place;
 mod raw;

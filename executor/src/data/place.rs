@@ -11,6 +11,7 @@ use super::allocation::zeros;
 use super::decode::{check_dtype, check_encoding, decode, logical_dims};
 use super::dtype;
 use super::error::{DataError, TensorDataError};
+use super::gguf::Blocks;
 use super::header::StoredTensor;
 use super::raw::check_blocked;
 use super::reference::TensorEncoding;
@@ -81,7 +82,10 @@ impl<'a> Place<'a> {
                 (Some(selection), dims)
             }
             Source::Bytes { .. } => {
-                check_encoding(self.encoding, self.dtype(ty.element), ty.element)?;
+                match Blocks::of(self.encoding) {
+                    Some(blocks) if blocks.hold(ty.element, ty.layout) => {}
+                    _ => check_encoding(self.encoding, self.dtype(ty.element), ty.element)?,
+                }
                 (None, None)
             }
         };
@@ -137,8 +141,16 @@ impl Fitting<'_> {
         let size = match (&place.source, &selection) {
             (Source::Bytes { start, end, .. }, _) => {
                 let (dims, found) = (dims.clone(), end - start);
-                if found != expected as u64 {
-                    let (element, expected) = (ty.element, expected as u64);
+                let expected = match Blocks::of(place.encoding) {
+                    Some(blocks) => blocks.size(ty.element, &dims),
+                    None => Some(expected as u64),
+                };
+                // Only a row of blocks has no size.
+                let expected = expected
+                    .map_or_else(|| check_encoding(place.encoding, "U8", ty.element).map(|()| found), Ok);
+                let expected = expected.map_err(misfit)?;
+                if found != expected {
+                    let element = ty.element;
                     return Err(misfit(TensorDataError::Bytes { element, dims, expected, found }));
                 }
                 found

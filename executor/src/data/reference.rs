@@ -65,17 +65,28 @@ pub enum TensorEncoding {
     /// The last two axes are exchanged, and FP4 is packed along the last axis of the input: bytes `[K/2, N]` are an
     /// input `[N, K]`.
     Transposed,
+    /// Bytes are MXFP4 blocks of GGUF, of 17 bytes each. The input is their codes or their scales.
+    GgufMxfp4,
+    /// Bytes are NVFP4 blocks of GGUF, of 36 bytes each. The input is their codes or their scales.
+    GgufNvfp4,
 }
 
 impl TensorEncoding {
     /// Every encoding.
-    pub const ALL: [TensorEncoding; 2] = [TensorEncoding::HighNibbleFirst, TensorEncoding::Transposed];
+    pub const ALL: [TensorEncoding; 4] = [
+        TensorEncoding::HighNibbleFirst,
+        TensorEncoding::Transposed,
+        TensorEncoding::GgufMxfp4,
+        TensorEncoding::GgufNvfp4,
+    ];
 
     /// The word after `as`.
     pub fn name(self) -> &'static str {
         match self {
             TensorEncoding::HighNibbleFirst => "high_nibble_first",
             TensorEncoding::Transposed => "transposed",
+            TensorEncoding::GgufMxfp4 => "gguf_mxfp4",
+            TensorEncoding::GgufNvfp4 => "gguf_nvfp4",
         }
     }
 
@@ -84,6 +95,12 @@ impl TensorEncoding {
         match self {
             TensorEncoding::HighNibbleFirst => "FP4 packed in bytes",
             TensorEncoding::Transposed => "matrices of bytes that are not blocked scales",
+            TensorEncoding::GgufMxfp4 => {
+                "bytes of a GGUF file: f4E2M1FN in rows of whole blocks of 32, and linear f8E8M0FNU"
+            }
+            TensorEncoding::GgufNvfp4 => {
+                "bytes of a GGUF file: f4E2M1FN in rows of whole blocks of 64, and linear f8E4M3FN"
+            }
         }
     }
 }

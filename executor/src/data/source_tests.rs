@@ -367,6 +367,51 @@ fn bytes_of_any_file_are_a_tensor() {
 }
 
 #[test]
+fn blocks_of_gguf_are_codes_and_scales() {
+    let folder = Folder::new();
+    let mxfp4: Vec<u8> = [&[127][..], &(0..16).map(|at| at | (15 - at) << 4).collect::<Vec<u8>>()].concat();
+    // The sign of an E4M3 scale has no meaning, and NaN is 0.
+    let sub = |first: u8| (first..first + 8).map(|low| low | (low ^ 7) << 4);
+    let nvfp4: Vec<u8> =
+        [0x38, 0x7F, 0xB8, 0xFF].into_iter().chain([0, 8, 0, 8].into_iter().flat_map(sub)).collect();
+    fs::write(folder.path("m.gguf"), [&mxfp4[..], &mxfp4, &nvfp4].concat()).unwrap();
+    let read = |ty: &str, source: &str| {
+        let inputs = format!("%w: tensor<{ty}>");
+        let reference = format!(r#"w = bytes {source}"#);
+        folder.read(&inputs, (&[], &[&reference], &[])).map(|data| data.inputs["w"].to_codes())
+    };
+    let codes: Vec<u8> = (0..16).chain((0..16).rev()).collect();
+    let two = codes.repeat(2);
+    assert_eq!(read("[2, 32], f4E2M1FN", r#"0:34 in "m.gguf" as gguf_mxfp4"#).unwrap(), two);
+    assert_eq!(read("[64], f4E2M1FN", r#"0:34 in "m.gguf" as gguf_mxfp4"#).unwrap(), two);
+    assert_eq!(read("[2, 1], f8E8M0FNU, linear", r#"0:34 in "m.gguf" as gguf_mxfp4"#).unwrap(), [127; 2]);
+    let first: Vec<u8> = (0..8).chain((0..8).rev()).collect();
+    let second: Vec<u8> = (8..16).chain((8..16).rev()).collect();
+    let all = [first, second].concat().repeat(2);
+    assert_eq!(read("[1, 64], f4E2M1FN", r#"34:70 in "m.gguf" as gguf_nvfp4"#).unwrap(), all);
+    let scales = read("[1, 4], f8E4M3FN, linear", r#"34:70 in "m.gguf" as gguf_nvfp4"#);
+    assert_eq!(scales.unwrap(), [0x38, 0, 0x38, 0]);
+    for (ty, source, parts) in [
+        ("[1, 32], f4E2M1FN", r#"0:34 in "m.gguf" as gguf_mxfp4"#, &["34 bytes", "takes 17"][..]),
+        (
+            "[2, 16], f4E2M1FN",
+            r#"0:17 in "m.gguf" as gguf_mxfp4"#,
+            &["`as gguf_mxfp4`", "whole blocks of 32"],
+        ),
+        ("[4, 16], f4E2M1FN", r#"34:70 in "m.gguf" as gguf_nvfp4"#, &["whole blocks of 64"]),
+        ("[2, 2], f8E4M3FN, linear", r#"34:70 in "m.gguf" as gguf_nvfp4"#, &["linear f8E4M3FN"]),
+        ("[1, 4], f8E4M3FN, blocked", r#"34:70 in "m.gguf" as gguf_nvfp4"#, &["linear f8E4M3FN"]),
+        ("[1, 4], f8E8M0FNU, linear", r#"34:70 in "m.gguf" as gguf_nvfp4"#, &["linear f8E4M3FN"]),
+        ("[9], f32", r#"34:70 in "m.gguf" as gguf_nvfp4"#, &["`as gguf_nvfp4`", "this is f32"]),
+    ] {
+        check_error(read(ty, source), &[&["m.gguf", "`%w: tensor<"], parts].concat());
+    }
+    folder.write("f.safetensors", &[("w", "U8", &[17], vec![0; 17])]);
+    let stored = folder.refer("[1, 32], f4E2M1FN", r#""w" as gguf_mxfp4"#);
+    check_error(stored, &["`as gguf_mxfp4` is for bytes of a GGUF file"]);
+}
+
+#[test]
 fn a_missing_tensor_names_the_nearest_and_its_files() {
     let folder = Folder::new();
     folder.write("f.safetensors", &[("model.layers.0.q_proj.weight", "F32", &[1], f32s(&[1.0]))]);

@@ -49,11 +49,11 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    fn leave_out(&mut self, name: &str, code: LeftOutCode, message: impl Into<String>) {
+    pub(crate) fn leave_out(&mut self, name: &str, code: LeftOutCode, message: impl Into<String>) {
         self.left_out.push(LeftOut { name: name.to_owned(), code, message: message.into() });
     }
 
-    fn add(&mut self, name: &str, read: Result<Vec<Linear>, Refusal>) {
+    pub(crate) fn add(&mut self, name: &str, read: Result<Vec<Linear>, Refusal>) {
         match read.and_then(|linears| linears.iter().try_for_each(check_extents).map(|()| linears)) {
             Ok(linears) => self.linears.extend(linears),
             Err(refusal) => self.leave_out(name, refusal.code, refusal.message),

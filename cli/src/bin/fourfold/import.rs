@@ -25,7 +25,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(5);
     Exit codes: 0 ok, also if parts were left out, 2 bad input, 3 the programs could not be written, 70 a bug in \
     Fourfold, 130 interrupted")]
 pub struct Arguments {
-    /// The model: a folder in the Hugging Face layout, a .safetensors file, an .onnx file, or the .json of a
+    /// The model: a folder in the Hugging Face layout, a .safetensors, .gguf or .onnx file, or the .json of a
     /// torch.export graph
     source: PathBuf,
     /// Import only modules whose names match GLOB; `*` stands for any characters, `?` for one [default: all]
