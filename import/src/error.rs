@@ -63,13 +63,14 @@ pub enum ImportError {
         tensor: String,
     },
     /// A folder holds no model.
-    #[error("`{}` holds no model: it has no file that ends in .safetensors or .onnx", path.display())]
+    #[error("`{}` holds no model: expected graph.json, or files that end in .safetensors, .onnx or .gguf",
+        path.display())]
     NoModel {
         /// The folder.
         path: PathBuf,
     },
     /// The source is neither a folder nor a file of a known format.
-    #[error("`{}` is not a model: expected a folder, a .safetensors file or an .onnx file", path.display())]
+    #[error("`{}` is not a model: expected a folder, or a .safetensors, .onnx, .gguf or .json file", path.display())]
     UnknownSource {
         /// The source.
         path: PathBuf,

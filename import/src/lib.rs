@@ -1,12 +1,19 @@
-//! Turns quantized checkpoints into programs that read their tensors in place.
+//! Turns quantized models into programs that read their tensors in place.
 //!
-//! [`import()`] reads a folder in the Hugging Face layout, or one safetensors file. It reads headers, configuration
-//! files and scales of whole tensors, never the weights. Each linear becomes a program with input `%x` and result `%y`.
-//! Its `param` inputs are [references](fourfold_executor::TensorReference) to the tensors of the checkpoint. Linears
-//! that share an input, feed-forward blocks, and the blocks of known architectures become programs, too. What does not
-//! become a program is [left out](LeftOut), with a stable code and a message.
+//! [`import()`] takes one of these sources:
 //!
-//! [`write()`] writes the programs of an import to a folder.
+//! - a folder in the Hugging Face layout, or one safetensors file
+//! - an ONNX file, or a folder of them
+//! - a GGUF file, or a folder with the files of one model
+//! - the JSON of a torch.export graph, or its folder
+//!
+//! It reads headers, configuration files and scales of whole tensors, never the weights. Each linear becomes a program
+//! with input `%x` and result `%y`. Its `param` inputs are [references](fourfold_executor::TensorReference) to the
+//! tensors of the model. Three more parts of a checkpoint become programs: linears that share an input, feed-forward
+//! blocks, and blocks of known architectures. A graph becomes one program.
+//!
+//! What does not become a program is [left out](LeftOut), with a stable code and a message. [`write()`] writes the
+//! programs of an import to a folder.
 #![forbid(unsafe_code)]
 
 mod assemble;
@@ -42,10 +49,10 @@ const GGUF: &str = "gguf";
 /// The file name extension of ONNX files.
 const ONNX: &str = "onnx";
 
-/// Imports a folder in the Hugging Face layout, a safetensors file or an ONNX file.
+/// Imports a model: a folder, or a .safetensors, .onnx, .gguf or .json file.
 ///
 /// # Errors
-/// When the source or one of its files cannot be read, is malformed, or has a form that is not known.
+/// When the source or one of its files cannot be read, is malformed, or has an unknown form.
 pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
     options.check()?;
     if source.is_dir() || !source.exists() {

@@ -111,8 +111,8 @@ fn dequantized(t: &mut Translator<'_>, weight: &Nvfp4Weight) -> Result<Value, Re
     Ok(t.builder.convert("", value, weight.element))
 }
 
-/// Multiplies a quantized activation by an NVFP4 weight with torchao's roundings: the product is rounded to the
-/// activation's type, multiplied by the per-tensor scales in that type, rounded, and the bias is added.
+/// Multiplies a quantized activation by an NVFP4 weight, with torchao's roundings. The product is rounded to the
+/// activation's type. It is multiplied by the per-tensor scales in that type, and rounded. Then the bias is added.
 fn quantized_linear(
     t: &mut Translator<'_>,
     name: &str,
