@@ -9,6 +9,8 @@ mod attention;
 mod elementwise;
 mod graph;
 mod linear;
+mod logic;
+mod movement;
 mod shape;
 mod translate;
 mod translator;
