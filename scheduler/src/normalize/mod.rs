@@ -44,7 +44,7 @@ use self::rebuild::rebuild;
 use self::region::{region, roots};
 use self::rules::RULES;
 use self::saturate::Saturation;
-use self::sharing::{SHARING_RULES, share};
+use self::sharing::{SHARING_RULES, repeat, share};
 pub(crate) use self::written::near_miss;
 use self::written::{WRITTEN_RULES, recognize};
 
@@ -192,8 +192,9 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
     const MOST_ROUNDS: usize = 6;
     let mut draft = Draft::new(program);
     let mut saturation: Option<Saturation> = None;
-    // Before the rounds, so that their rules see the ops that were written out.
+    // Before the rounds, so that their rules see the ops that were written out, and rows that are not repeated.
     let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
+    changed |= repeat(&mut draft, RULES.len());
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {

@@ -33,12 +33,14 @@ pub(crate) const SHARING_RULES: &[SharingRule] = &[
 pub(crate) fn share(draft: &mut Draft, first: usize) -> bool {
     let merged = merge_swizzles(draft, first);
     let quantized = quantize_blocked(draft, first + 1);
-    let repeated = repeat(draft, first + 2);
+    let repeated = repeat(draft, first);
     merged || quantized || repeated
 }
 
-/// Makes elementwise ops read the operand of a broadcast, which kernels read as a row or a scalar.
-fn repeat(draft: &mut Draft, rule: usize) -> bool {
+/// Makes elementwise ops read the operand of a broadcast, which kernels read as a row or a scalar. `first` is the position
+/// of the first rule of this module.
+pub(crate) fn repeat(draft: &mut Draft, first: usize) -> bool {
+    let rule = first + 2;
     let is_elementwise =
         |kind: &OpKind| matches!(kind, OpKind::Binary(_) | OpKind::Compare(_) | OpKind::Select);
     let ops: Vec<Op> = draft.module.ops.keys().collect();

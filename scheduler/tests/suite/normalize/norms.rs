@@ -270,7 +270,7 @@ fn softmaxes_written_out_are_recognized_under_contract() {
 /// One op of a form replaced by another.
 fn instead(form: &[&'static str], name: &str, line: &'static str) -> Vec<&'static str> {
     let is_named = |line: &&str| line.split(' ').next() == Some(name);
-    assert!(form.iter().any(|line| is_named(line)), "{name} is in the form");
+    assert!(form.iter().any(is_named), "{name} is in the form");
     form.iter().map(|old| if is_named(old) { line } else { *old }).collect()
 }
 
