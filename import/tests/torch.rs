@@ -12,7 +12,15 @@ use fourfold_executor::{DataFile, DataSources, OtherTensors};
 use fourfold_import::{Import, ImportOptions, ProgramKind, import, write};
 
 /// The models: a name, the kernels of its program, and the largest error over the largest result.
-const MODELS: [(&str, usize, f64); 3] = [("mlp", 2, 0.0), ("block", 6, 0.02), ("block_f32", 6, 1e-5)];
+const MODELS: [(&str, usize, f64); 6] = [
+    ("mlp", 2, 0.0),
+    ("block", 6, 0.02),
+    ("block_f32", 6, 1e-5),
+    ("llama", 4, 0.02),
+    ("llama_f32", 4, 1e-5),
+    // Core ATen ops without quantized linears.
+    ("llama_core", 0, 1e-5),
+];
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/torch")

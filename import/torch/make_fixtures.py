@@ -62,6 +62,43 @@ class Block(nn.Module):
         return self.norm2(x + self.down(functional.gelu(self.up(x))))
 
 
+class Llama(nn.Module):
+    """An embedding and a block as in Llama: rotary positions, shared key heads, a causal mask. Returns the last row."""
+
+    def __init__(self, words, hidden, inner, heads, groups):
+        super().__init__()
+        self.size = hidden // heads
+        self.widths = [heads * self.size, groups * self.size, groups * self.size]
+        self.embedding = nn.Embedding(words, hidden)
+        self.norm1, self.norm2 = nn.RMSNorm(hidden, eps=1e-5), nn.RMSNorm(hidden, eps=1e-5)
+        self.qkv = nn.Linear(hidden, sum(self.widths), bias=False)
+        self.dense = nn.Linear(hidden, hidden, bias=False)
+        self.gate_up = nn.Linear(hidden, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, hidden, bias=False)
+        frequencies = 10000.0 ** -(torch.arange(0, self.size, 2).float() / self.size)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+
+    def forward(self, x):
+        x = self.embedding(x)
+        batch, length, hidden = x.shape
+        angles = torch.arange(length)[:, None].float() * self.frequencies[None, :].float()
+        angles = torch.cat((angles, angles), dim=-1)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+        def rotated(y):
+            half = self.size // 2
+            return y * cos + torch.cat((-y[..., half:], y[..., :half]), dim=-1) * sin
+
+        parts = self.qkv(self.norm1(x)).split(self.widths, dim=-1)
+        query, key, value = (part.view(batch, length, -1, self.size).transpose(1, 2) for part in parts)
+        attended = functional.scaled_dot_product_attention(
+            rotated(query), rotated(key), value, is_causal=True, enable_gqa=True
+        )
+        x = x + self.dense(attended.transpose(1, 2).reshape(batch, length, hidden))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
+        return (x + self.down(functional.silu(gate) * up))[:, -1]
+
+
 def unpacked(codes):
     codes = codes.view(torch.uint8)
     pairs = torch.stack([codes & 15, codes >> 4], dim=-1)
@@ -85,23 +122,33 @@ def scaled_mm(a, b, scale_a, scale_b, bias=None, out_dtype=None, **_):
     return product.to(out_dtype)
 
 
-def make(folder, model, shape, axes, dtype):
+def make(folder, model, shape, axes, dtype, words=None, quantized=True, decomposed=False):
+    """Exports a model of numbers, or of identifiers below `words`."""
     torch.manual_seed(7)
     model = model().to(dtype).eval()
     for name, parameter in model.named_parameters():
         # Every bias and factor of a norm differs from its usual constant.
         if name.endswith("bias") or "norm" in name:
             parameter.data += torch.randn(parameter.shape).to(dtype) / 4
-    config = workflow.NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False)
-    quantize_(model, config, filter_fn=lambda module, _: isinstance(module, nn.Linear))
-    x = torch.randn(shape).to(dtype)
+    if quantized:
+        quantize(model)
+    x = torch.randn(shape).to(dtype) if words is None else torch.randint(0, words, shape)
     dynamic = {axis: torch.export.Dim.AUTO for axis in axes}
     program = torch.export.export(model, (x,), dynamic_shapes=(dynamic,), strict=False)
+    if decomposed:
+        program = program.run_decompositions()
     save(program, folder, (axes,))
     with torch.no_grad():
         expected = model(x)
     output = list(program.graph.nodes)[-1].args[0][0].name
-    save_file({"x": x, f"expected.{output}": expected}, folder / "data.safetensors")
+    # Programs take identifiers as i32.
+    x = x.int() if words else x
+    save_file({"x": x, f"expected.{output}": expected.contiguous()}, folder / "data.safetensors")
+
+
+def quantize(model):
+    config = workflow.NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False)
+    quantize_(model, config, filter_fn=lambda module, _: isinstance(module, nn.Linear))
 
 
 def main(folder):
@@ -111,6 +158,11 @@ def main(folder):
     make(folder / "mlp", lambda: Mlp(96, 288), (7, 96), {0: "M"}, torch.bfloat16)
     make(folder / "block", lambda: Block(64, 160, 4), (2, 9, 64), {0: "B", 1: "S"}, torch.bfloat16)
     make(folder / "block_f32", lambda: Block(64, 224, 2), (3, 5, 64), {0: "B", 1: "S"}, torch.float32)
+    llama = (3, 6), {0: "B"}
+    make(folder / "llama", lambda: Llama(50, 64, 96, 4, 2), *llama, torch.bfloat16, words=50)
+    make(folder / "llama_f32", lambda: Llama(50, 64, 96, 4, 2), *llama, torch.float32, words=50)
+    core = {"words": 50, "quantized": False, "decomposed": True}
+    make(folder / "llama_core", lambda: Llama(50, 32, 48, 4, 2), *llama, torch.float32, **core)
 
 
 if __name__ == "__main__":

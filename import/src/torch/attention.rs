@@ -1,10 +1,12 @@
 //! Scaled dot-product attention.
 
-use fourfold_ir::{BinaryKind, ElementType, OpKind, TensorType, Value};
+use fourfold_ir::{BinaryKind, Dim, ElementType, OpKind, Predicate, TensorType, Value};
 
 use super::arguments::{Arguments, Reason};
 use super::builder::{Entry, Translator};
 use super::linear::k_major;
+use super::logic::relation;
+use super::movement::each_repeated;
 
 /// Translates an op of this family; `None` if it belongs to another.
 pub(super) fn translate(
@@ -23,13 +25,11 @@ fn attention(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Value, 
     if arguments.number(4, "dropout_p")?.is_some_and(|p| p != 0.0) {
         return Err("drops elements at random: export the model in evaluation mode".to_owned());
     }
-    for (position, name) in [(5, "is_causal"), (7, "enable_gqa")] {
-        if arguments.flag(position, name)? {
-            return Err(format!("has `{name}`, which is not supported"));
-        }
-    }
     let tensor = |t: &Translator<'_>, position, name| t.tensor(arguments.get(position, name)?);
-    let (q, k, v) = (tensor(t, 0, "query")?, tensor(t, 1, "key")?, tensor(t, 2, "value")?);
+    let (q, mut k, mut v) = (tensor(t, 0, "query")?, tensor(t, 1, "key")?, tensor(t, 2, "value")?);
+    if arguments.flag(7, "enable_gqa")? {
+        (k, v) = (repeated_heads(t, q, k)?, repeated_heads(t, q, v)?);
+    }
     let result = t.result(arguments.node)?.element;
     let depth = t.builder.ty(q).shape.last().and_then(|depth| depth.as_fixed());
     let scale = match (arguments.number(6, "scale")?, depth) {
@@ -43,6 +43,12 @@ fn attention(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Value, 
     if let Some(mask) = arguments.find(3, "attn_mask") {
         scores = masked(t, scores, t.tensor(mask)?)?;
     }
+    if arguments.flag(5, "is_causal")? {
+        let shape = t.builder.ty(scores).shape.clone();
+        let [.., rows, columns] = &shape[..] else { return Err("has no rows of scores".to_owned()) };
+        let mask = relation(t, rows, columns, 0, Predicate::Le)?;
+        scores = masked(t, scores, mask)?;
+    }
     let ty = t.builder.ty(scores).clone();
     let axis = ty.rank() as u32 - 1;
     let probabilities = t.builder.op(OpKind::Softmax { axis }, &[scores], &[("", ty)])[0];
@@ -54,6 +60,23 @@ fn attention(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Value, 
     };
     let v = k_major(t, v)?;
     Ok(t.builder.mma(&arguments.node.name, probabilities, v, result))
+}
+
+/// Repeats each head of the keys or values for the query heads that share it.
+fn repeated_heads(t: &mut Translator<'_>, q: Value, x: Value) -> Result<Value, Reason> {
+    let heads = |value: Value| {
+        let shape = &t.builder.ty(value).shape;
+        shape.len().checked_sub(3).map(|axis| (axis, shape[axis].clone()))
+    };
+    let (Some((_, wanted)), Some((axis, given))) = (heads(q), heads(x)) else {
+        return Err("has no heads".to_owned());
+    };
+    match (wanted.as_fixed(), given.as_fixed()) {
+        (Some(wanted), Some(given)) if given > 0 && wanted % given == 0 => {
+            each_repeated(t, x, axis, &Dim::fixed(wanted / given))
+        }
+        _ => Err("has heads that do not divide the query heads".to_owned()),
+    }
 }
 
 /// Adds a mask of numbers, or replaces the scores where a boolean mask is false.

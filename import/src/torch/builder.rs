@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use fourfold_executor::TensorReference;
-use fourfold_ir::{Builder, ConstantValue, Dim, ElementType, OpKind, ScaleLayout, Shape, TensorType, Value};
+use fourfold_ir::{
+    Builder, ConstantValue, Dim, ElementType, OpKind, Predicate, ScaleLayout, Shape, TensorType, UnaryKind,
+    Value,
+};
 use serde_json::Value as Json;
 
 use super::arguments::{Reason, node_name, number};
@@ -17,7 +20,7 @@ pub(super) enum Entry {
     Nvfp4(Nvfp4Weight),
     /// The results of an op with several; unused ones are absent.
     Many(Vec<Option<Value>>),
-    /// An extent. Types state all extents, so that its value is not needed.
+    /// An extent, or nothing. Types state all extents, so that its value is not needed.
     Extent,
 }
 
@@ -167,6 +170,35 @@ impl<'a> Translator<'a> {
         }
     }
 
+    /// Returns whether arguments are integers: tensors of i32 and whole numbers.
+    pub fn are_integers(&self, arguments: &[&Json]) -> Result<bool, Reason> {
+        for argument in arguments {
+            let is_integer = match number(argument) {
+                Some(_) => argument.as_i64().is_some(),
+                None => self.builder.ty(self.tensor(argument)?).element == ElementType::I32,
+            };
+            if !is_integer {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The tensor or number that an argument gives, as i32.
+    pub fn integer_or_tensor(&mut self, argument: &Json) -> Result<Value, Reason> {
+        match number(argument) {
+            Some(number) => {
+                let ty = TensorType::new(Shape::new(), ElementType::I32);
+                let kind = OpKind::Constant(ConstantValue::Splat(number));
+                Ok(self.builder.op(kind, &[], &[("", ty)])[0])
+            }
+            None => {
+                let value = self.tensor(argument)?;
+                self.converted("", value, ElementType::I32)
+            }
+        }
+    }
+
     /// A scalar constant of type f32.
     pub fn constant(&mut self, number: f64) -> Value {
         self.filled(Shape::new(), number)
@@ -181,9 +213,48 @@ impl<'a> Translator<'a> {
     /// The value as f32, in which torch computes.
     pub fn widened(&mut self, value: Value) -> Result<Value, Reason> {
         match self.builder.ty(value).element {
-            ElementType::F32 => Ok(value),
-            element if element.is_arithmetic() => Ok(self.builder.convert("", value, ElementType::F32)),
+            element if element.is_arithmetic() || matches!(element, ElementType::I32 | ElementType::I1) => {
+                self.converted("", value, ElementType::F32)
+            }
             element => Err(format!("computes with a tensor of type {element}")),
+        }
+    }
+
+    /// The value in another element type. Fractions are cut off, as torch does; truth values are 0 and 1.
+    pub fn converted(&mut self, name: &str, value: Value, element: ElementType) -> Result<Value, Reason> {
+        let ty = self.builder.ty(value).clone();
+        if ty.element == element {
+            return Ok(value);
+        }
+        let constant = |t: &mut Self, number: f64, element: ElementType| {
+            let kind = OpKind::Constant(ConstantValue::Splat(number));
+            t.builder.op(kind, &[], &[("", TensorType::new(Shape::new(), element))])[0]
+        };
+        let result = TensorType::new(ty.shape.clone(), element);
+        let is_number = |element: ElementType| element.is_arithmetic() || element == ElementType::I32;
+        match (ty.element, element) {
+            (ElementType::I1, to) if is_number(to) => {
+                let [one, zero] = [1.0, 0.0].map(|number| constant(self, number, to));
+                Ok(self.builder.op(OpKind::Select, &[value, one, zero], &[(name, result)])[0])
+            }
+            (from, ElementType::I1) if is_number(from) => {
+                let zero = constant(self, 0.0, from);
+                Ok(self.builder.op(OpKind::Compare(Predicate::Ne), &[value, zero], &[(name, result)])[0])
+            }
+            (from, ElementType::I32) if from.is_arithmetic() => {
+                let zero = constant(self, 0.0, from);
+                let is_negative = TensorType::new(ty.shape.clone(), ElementType::I1);
+                let is_negative =
+                    self.builder.op(OpKind::Compare(Predicate::Lt), &[value, zero], &[("", is_negative)])[0];
+                let [up, down] =
+                    [UnaryKind::Ceil, UnaryKind::Floor].map(|kind| self.builder.unary("", kind, value));
+                let whole = self.builder.op(OpKind::Select, &[is_negative, up, down], &[("", ty)])[0];
+                Ok(self.builder.convert(name, whole, element))
+            }
+            (ElementType::I1, _) | (_, ElementType::I1) => {
+                Err(format!("converts {} to {element}, which has no equivalent", ty.element))
+            }
+            _ => Ok(self.builder.convert(name, value, element)),
         }
     }
 

@@ -1,9 +1,11 @@
 //! Elementwise functions, reductions and norms.
 
-use fourfold_ir::{BinaryKind, ElementType, OpKind, ReduceKind, Shape, TensorType, UnaryKind, Value};
+use fourfold_ir::{
+    BinaryKind, Dim, ElementType, OpKind, ReduceKind, Shape, TensorType, UnaryKind, Value, dim_product,
+};
 
-use super::arguments::{Arguments, Reason};
-use super::builder::{Entry, Translator, axis, element};
+use super::arguments::{Arguments, Reason, number};
+use super::builder::{Entry, Translator, axis};
 
 /// Translates an op of this family; `None` if it belongs to another.
 pub(super) fn translate(
@@ -21,6 +23,12 @@ pub(super) fn translate(
         "tanh.default" => unary(t, arguments, UnaryKind::Tanh)?,
         "erf.default" => unary(t, arguments, UnaryKind::Erf)?,
         "sigmoid.default" => unary(t, arguments, UnaryKind::Sigmoid)?,
+        "log.default" => unary(t, arguments, UnaryKind::Log)?,
+        "sin.default" => unary(t, arguments, UnaryKind::Sin)?,
+        "cos.default" => unary(t, arguments, UnaryKind::Cos)?,
+        "floor.default" => unary(t, arguments, UnaryKind::Floor)?,
+        "ceil.default" => unary(t, arguments, UnaryKind::Ceil)?,
+        "round.default" => unary(t, arguments, UnaryKind::Round)?,
         "relu.default" => unary(t, arguments, UnaryKind::Relu)?,
         "silu.default" => unary(t, arguments, UnaryKind::Silu)?,
         "gelu.default" => gelu(t, arguments)?,
@@ -30,11 +38,17 @@ pub(super) fn translate(
         "div.Tensor" | "div.Scalar" => binary(t, arguments, BinaryKind::Div)?,
         "maximum.default" => binary(t, arguments, BinaryKind::Max)?,
         "minimum.default" => binary(t, arguments, BinaryKind::Min)?,
+        "rsub.Tensor" | "rsub.Scalar" => reversed(t, arguments)?,
         "pow.Tensor_Scalar" => power(t, arguments)?,
-        "clamp.default" => clamp(t, arguments)?,
-        "to.dtype" | "_to_copy.default" => convert(t, arguments)?,
-        "mean.dim" => reduce(t, arguments, ReduceKind::Mean)?,
-        "sum.dim_IntList" => reduce(t, arguments, ReduceKind::Sum)?,
+        "pow.Tensor_Tensor" | "pow.Scalar" => binary(t, arguments, BinaryKind::Pow)?,
+        "clamp.default" => clamp(t, arguments, [Some(1), Some(2)])?,
+        "clamp_min.default" => clamp(t, arguments, [Some(1), None])?,
+        "clamp_max.default" => clamp(t, arguments, [None, Some(1)])?,
+        "to.dtype" | "to.dtype_layout" | "_to_copy.default" => convert(t, arguments)?,
+        "mean.dim" | "mean.default" => reduce(t, arguments, ReduceKind::Mean)?,
+        "sum.dim_IntList" | "sum.default" => reduce(t, arguments, ReduceKind::Sum)?,
+        "var.correction" => Entry::Tensor(variance(t, arguments)?[0]),
+        "var_mean.correction" => Entry::Many(variance(t, arguments)?.map(Some).to_vec()),
         "amax.default" => reduce(t, arguments, ReduceKind::Max)?,
         "amin.default" => reduce(t, arguments, ReduceKind::Min)?,
         "softmax.int" | "_softmax.default" => softmax(t, arguments)?,
@@ -66,17 +80,44 @@ fn binary(t: &mut Translator<'_>, arguments: Arguments<'_>, kind: BinaryKind) ->
     // An alpha is a keyword, except in the overloads for scalars.
     arguments.absent(3, "rounding_mode")?;
     let result = t.result(arguments.node)?;
-    let left = t.number_or_tensor(arguments.get(0, "input")?)?;
-    let mut right = t.number_or_tensor(arguments.get(1, "other")?)?;
-    if let Some(alpha) = arguments.number(2, "alpha")?.filter(|alpha| *alpha != 1.0) {
-        let alpha = t.constant(alpha);
+    let operands = [arguments.get(0, "input")?, arguments.get(1, "other")?];
+    let alpha = arguments.find(2, "alpha").filter(|alpha| number(alpha) != Some(1.0));
+    let name = &arguments.node.name;
+    if result.element == ElementType::I32 {
+        let [left, mut right] = [t.integer_or_tensor(operands[0])?, t.integer_or_tensor(operands[1])?];
+        if let Some(alpha) = alpha {
+            let alpha = t.integer_or_tensor(alpha)?;
+            right = t.builder.binary("", BinaryKind::Mul, right, alpha);
+        }
+        return Ok(Entry::Tensor(t.builder.binary(name, kind, left, right)));
+    }
+    let [left, mut right] = [t.number_or_tensor(operands[0])?, t.number_or_tensor(operands[1])?];
+    if let Some(alpha) = alpha {
+        let alpha = t.number_or_tensor(alpha)?;
         right = t.builder.binary("", BinaryKind::Mul, right, alpha);
     }
-    let value = t.rounded(&arguments.node.name, result.element, |b, name| b.binary(name, kind, left, right));
+    let value = t.rounded(name, result.element, |b, name| b.binary(name, kind, left, right));
     Ok(Entry::Tensor(value))
 }
 
-/// Powers that torch computes by products and roots.
+/// other - alpha · input.
+fn reversed(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, Reason> {
+    let result = t.result(arguments.node)?;
+    if arguments.number(2, "alpha")?.is_some_and(|alpha| alpha != 1.0) {
+        return Err("has `alpha` other than 1".to_owned());
+    }
+    let (input, other) = (arguments.get(0, "input")?, arguments.get(1, "other")?);
+    let name = &arguments.node.name;
+    if result.element == ElementType::I32 {
+        let [left, right] = [t.integer_or_tensor(other)?, t.integer_or_tensor(input)?];
+        return Ok(Entry::Tensor(t.builder.binary(name, BinaryKind::Sub, left, right)));
+    }
+    let [left, right] = [t.number_or_tensor(other)?, t.number_or_tensor(input)?];
+    let value = t.rounded(name, result.element, |b, name| b.binary(name, BinaryKind::Sub, left, right));
+    Ok(Entry::Tensor(value))
+}
+
+/// A power. Torch computes some of them by products and roots.
 fn power(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, Reason> {
     let result = t.result(arguments.node)?;
     let exponent = arguments.number(1, "exponent")?.ok_or("has no argument `exponent`")?;
@@ -93,15 +134,24 @@ fn power(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, Reas
     } else if exponent == -0.5 {
         t.rounded(name, result.element, |b, name| b.unary(name, UnaryKind::Rsqrt, x))
     } else {
-        return Err(format!("has the exponent {exponent}"));
+        let exponent = t.constant(exponent);
+        t.rounded(name, result.element, |b, name| b.binary(name, BinaryKind::Pow, x, exponent))
     };
     Ok(Entry::Tensor(value))
 }
 
-fn clamp(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, Reason> {
+/// Limits values to bounds, whose positions may be absent.
+fn clamp(
+    t: &mut Translator<'_>,
+    arguments: Arguments<'_>,
+    [min, max]: [Option<usize>; 2],
+) -> Result<Entry, Reason> {
     let result = t.result(arguments.node)?;
-    let min = arguments.number(1, "min")?.unwrap_or(f64::NEG_INFINITY);
-    let max = arguments.number(2, "max")?.unwrap_or(f64::INFINITY);
+    let bound = |position: Option<usize>, name: &str, none: f64| match position {
+        Some(position) => Ok::<f64, Reason>(arguments.number(position, name)?.unwrap_or(none)),
+        None => Ok(none),
+    };
+    let (min, max) = (bound(min, "min", f64::NEG_INFINITY)?, bound(max, "max", f64::INFINITY)?);
     let x = t.tensor(arguments.get(0, "input")?)?;
     let ty = t.builder.ty(x).clone();
     if ty.element != result.element {
@@ -112,13 +162,10 @@ fn clamp(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, Reas
 }
 
 fn convert(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, Reason> {
-    let dtype = arguments.get(1, "dtype")?.get("dtype").and_then(|dtype| dtype.as_str());
-    let element = element(dtype.ok_or("has no element type")?)?;
+    // A conversion to another device or layout has no element type of its own.
+    let element = t.result(arguments.node)?.element;
     let x = t.tensor(arguments.get(0, "input")?)?;
-    if t.builder.ty(x).element == element {
-        return Ok(Entry::Tensor(x));
-    }
-    Ok(Entry::Tensor(t.builder.convert(&arguments.node.name, x, element)))
+    t.converted(&arguments.node.name, x, element).map(Entry::Tensor)
 }
 
 fn reduce(t: &mut Translator<'_>, arguments: Arguments<'_>, kind: ReduceKind) -> Result<Entry, Reason> {
@@ -126,19 +173,57 @@ fn reduce(t: &mut Translator<'_>, arguments: Arguments<'_>, kind: ReduceKind) ->
     let x = t.tensor(arguments.get(0, "input")?)?;
     let x = t.widened(x)?;
     let rank = t.builder.ty(x).rank();
-    let axes = arguments.integers(1, "dim")?.unwrap_or_default();
-    let mut axes = axes.into_iter().map(|of| axis(of, rank)).collect::<Result<Vec<u32>, Reason>>()?;
-    axes.sort_unstable();
-    // Torch reduces all axes if none is named.
-    if axes.is_empty() {
-        axes = (0..rank as u32).collect();
-    }
+    let axes = reduced_axes(arguments, rank)?;
     let keep_dims = arguments.flag(2, "keepdim")?;
     let reduced = TensorType::new(result.shape.clone(), ElementType::F32);
     let kind = OpKind::Reduce { kind, axes, keep_dims };
     let value =
         t.rounded(&arguments.node.name, result.element, |b, name| b.op(kind, &[x], &[(name, reduced)])[0]);
     Ok(Entry::Tensor(value))
+}
+
+/// The axes of a reduction. Torch reduces all axes if none is named.
+fn reduced_axes(arguments: Arguments<'_>, rank: usize) -> Result<Vec<u32>, Reason> {
+    let axes = arguments.integers(1, "dim")?.unwrap_or_default();
+    let mut axes = axes.into_iter().map(|of| axis(of, rank)).collect::<Result<Vec<u32>, Reason>>()?;
+    axes.sort_unstable();
+    Ok(if axes.is_empty() { (0..rank as u32).collect() } else { axes })
+}
+
+/// The variance and the mean, the former over the number of elements less the correction.
+fn variance(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<[Value; 2], Reason> {
+    let x = t.tensor(arguments.get(0, "input")?)?;
+    let element = t.builder.ty(x).element;
+    let x = t.widened(x)?;
+    let ty = t.builder.ty(x).clone();
+    let axes = reduced_axes(arguments, ty.rank())?;
+    let keep_dims = arguments.flag(3, "keepdim")?;
+    let correction = arguments.number(2, "correction")?.unwrap_or(1.0);
+    let is_reduced = |axis: usize| axes.contains(&(axis as u32));
+    let kept = |dim: &Dim, axis: usize| if is_reduced(axis) { Dim::fixed(1) } else { dim.clone() };
+    let kept: Shape = ty.shape.iter().enumerate().map(|(axis, dim)| kept(dim, axis)).collect();
+    let dropped = ty.shape.iter().enumerate().filter(|(axis, _)| !is_reduced(*axis));
+    let shape = if keep_dims { kept.clone() } else { dropped.map(|(_, dim)| dim.clone()).collect() };
+    let reduce = |t: &mut Translator<'_>, kind: ReduceKind, x: Value, keep_dims: bool, shape: &Shape| {
+        let kind = OpKind::Reduce { kind, axes: axes.clone(), keep_dims };
+        t.builder.op(kind, &[x], &[("", TensorType::new(shape.clone(), ElementType::F32))])[0]
+    };
+    let mean = reduce(t, ReduceKind::Mean, x, true, &kept);
+    let centered = t.builder.binary("", BinaryKind::Sub, x, mean);
+    let square = t.builder.binary("", BinaryKind::Mul, centered, centered);
+    let variance = if correction == 0.0 {
+        reduce(t, ReduceKind::Mean, square, keep_dims, &shape)
+    } else {
+        let count = dim_product(axes.iter().map(|axis| &ty.shape[*axis as usize]));
+        let count = count.and_then(|count| count.as_fixed());
+        let count = count.ok_or("corrects the variance of an extent that depends on symbols")?;
+        let sum = reduce(t, ReduceKind::Sum, square, keep_dims, &shape);
+        let divisor = t.constant((count as f64 - correction).max(0.0));
+        t.builder.binary("", BinaryKind::Div, sum, divisor)
+    };
+    let mean = if keep_dims { mean } else { reduce(t, ReduceKind::Mean, x, false, &shape) };
+    let [variance, mean] = [variance, mean].map(|value| t.converted("", value, element));
+    Ok([variance?, mean?])
 }
 
 fn softmax(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, Reason> {
@@ -207,7 +292,7 @@ fn rms_norm(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, R
     let square = t.builder.binary("", BinaryKind::Mul, x, x);
     let mut ty = t.builder.ty(x).clone();
     let last = ty.rank() - 1;
-    ty.shape[last] = fourfold_ir::Dim::fixed(1);
+    ty.shape[last] = Dim::fixed(1);
     let kind = OpKind::Reduce { kind: ReduceKind::Mean, axes: vec![last as u32], keep_dims: true };
     let mean = t.builder.op(kind, &[square], &[("", ty)])[0];
     let sum = t.builder.binary("", BinaryKind::Add, mean, eps);

@@ -10,6 +10,8 @@ mod builder;
 mod elementwise;
 mod graph;
 mod linear;
+mod logic;
+mod movement;
 mod nodes;
 mod shape;
 

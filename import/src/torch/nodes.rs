@@ -8,7 +8,7 @@ use fourfold_ir::{Module, Value};
 use super::arguments::{Arguments, Reason};
 use super::builder::{Entry, Translator};
 use super::graph::{Graph, Node};
-use super::{attention, elementwise, linear, shape};
+use super::{attention, elementwise, linear, logic, movement, shape};
 use crate::imported::{LeftOut, LeftOutCode};
 
 /// A translated graph. Its module is not verified.
@@ -51,16 +51,35 @@ pub(super) fn translate(graph: &Graph, name: &str, file: &Path) -> Result<Transl
     Ok(Translated { module: translator.builder.finish(&outputs), tensors: translator.tensors })
 }
 
+/// Nodes that check what a program's types state, and compute nothing.
+const ASSERTIONS: [&str; 7] = [
+    "_assert_tensor_metadata.default",
+    "_assert_scalar.default",
+    "_assert_async.msg",
+    "sym_constrain_range.default",
+    "sym_constrain_range_for_size.default",
+    "sym_size.int",
+    "sym_numel.default",
+];
+
 fn node<'a>(t: &mut Translator<'a>, node: &'a Node) -> Result<Entry, Reason> {
     let arguments = Arguments { node };
     let op = node.op.strip_prefix("aten.").unwrap_or(&node.op);
-    if op == "sym_size.int" {
-        return Ok(Entry::Extent);
-    }
     if let Some(index) = is_getitem(op).then(|| arguments.integer(1, "index")).transpose()? {
         return item(t, arguments, index);
     }
-    let results = [elementwise::translate, shape::translate, linear::translate, attention::translate];
+    // Python's own functions compute with extents.
+    if node.ty.get("extent").is_some() || op.starts_with("<built-in") || ASSERTIONS.contains(&op) {
+        return Ok(Entry::Extent);
+    }
+    let results = [
+        elementwise::translate,
+        shape::translate,
+        linear::translate,
+        attention::translate,
+        movement::translate,
+        logic::translate,
+    ];
     for translate in results {
         if let Some(entry) = translate(t, op, arguments)? {
             return Ok(entry);

@@ -20,8 +20,10 @@ pub(super) fn translate(
         | "unsqueeze.default"
         | "squeeze.dim"
         | "squeeze.dims"
+        | "view_as.default"
+        | "reshape_as.default"
         | "squeeze.default" => reshape(t, arguments)?,
-        "expand.default" => expand(t, arguments)?,
+        "expand.default" | "expand_as.default" => expand(t, arguments)?,
         "transpose.int" => {
             let rank = t.builder.ty(t.tensor(arguments.get(0, "input")?)?).rank();
             let (left, right) =
@@ -50,7 +52,8 @@ pub(super) fn translate(
         | "alias.default"
         | "detach.default"
         | "detach_.default"
-        | "lift_fresh_copy.default" => t.tensor(arguments.get(0, "input")?)?,
+        | "lift_fresh_copy.default"
+        | "to.device" => t.tensor(arguments.get(0, "input")?)?,
         "dropout.default" => {
             if arguments.flag(2, "train")? {
                 return Err("drops elements at random: export the model in evaluation mode".to_owned());

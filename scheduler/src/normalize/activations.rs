@@ -81,7 +81,7 @@ pub(crate) fn gelu(matched: &mut RuleMatch<'_>) -> Vec<Id> {
 }
 
 /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` or `x · (1 + 0.044715 x²)` inside, the factors in any
-/// order.
+/// order, and the powers as products or `pow`.
 pub(crate) fn gelu_tanh(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     written_gelu(matched, UnaryKind::Tanh, |matched, argument, x| {
         let Some(product) = factors(matched, argument, x, None) else { return false };
@@ -276,6 +276,15 @@ fn collect(
                 collect(matched, p, x, sum, depth + 1, into) && collect(matched, q, x, sum, depth + 1, into);
             into.note_partial(before);
             return known;
+        }
+        if let Some([p, q]) = binary(matched, &term, BinaryKind::Pow)
+            && let Some(exponent) = matched.splat(q).filter(|exponent| [2.0, 3.0].contains(exponent))
+            && matched.same(p, x)
+        {
+            matched.using(term);
+            into.powers += exponent as u32;
+            into.note_partial(before);
+            return true;
         }
         if let Some([p, q]) = binary(matched, &term, BinaryKind::Div)
             && let Some(number) = matched.splat(q).filter(is_usual)

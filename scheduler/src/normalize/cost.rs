@@ -2,7 +2,7 @@
 //!
 //! Costs are compared field by field, in this order:
 //! 1. Multiplications that have no kernel (`mma`).
-//! 2. Ops.
+//! 2. Ops. An elementwise op outside of kernels counts twice: reshaping its operand is worth a kernel.
 //! 3. Elements that elementwise ops compute.
 //! 4. Bytes moved between ops.
 //! 5. Ops that the program does not yet contain.
@@ -57,7 +57,8 @@ impl CostFunction<Term> for Costs<'_> {
             cost.created = cost.created.saturating_add(below.created);
             joins |= term.is_elementwise() && !below.unfused;
         }
-        cost.ops = cost.ops.saturating_add(1);
+        let weight = if term.is_elementwise() && !joins { 2 } else { 1 };
+        cost.ops = cost.ops.saturating_add(weight);
         cost.multiplications = cost.multiplications.saturating_add(u64::from(matches!(term, Term::Mma(_))));
         cost.created = cost.created.saturating_add(u64::from(self.created.contains_key(term)));
         let result = self.egraph.lookup(term.clone());

@@ -13,7 +13,7 @@
 //! Regions are bounded, equal regions are rewritten once, and no limit is a time. The result depends on the
 //! arguments only. The time is proportional to the size of the program. Some rewrites are plain code, not
 //! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), and quantization
-//! written out op by op (`written.rs`).
+//! and norms written out op by op (`written.rs`).
 
 mod activations;
 mod apply;
@@ -44,7 +44,7 @@ use self::rebuild::rebuild;
 use self::region::{region, roots};
 use self::rules::RULES;
 use self::saturate::Saturation;
-use self::sharing::{SHARING_RULES, share};
+use self::sharing::{SHARING_RULES, repeat, share};
 pub(crate) use self::written::near_miss;
 use self::written::{WRITTEN_RULES, recognize};
 
@@ -176,8 +176,11 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
         RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: rule.contract });
     let sharing =
         SHARING_RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: false });
-    let written =
-        WRITTEN_RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: false });
+    let written = WRITTEN_RULES.iter().map(|rule| NormalizeRule {
+        name: rule.name,
+        why: rule.why,
+        contract: rule.contract,
+    });
     rules.chain(sharing).chain(written)
 }
 
@@ -189,8 +192,9 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
     const MOST_ROUNDS: usize = 6;
     let mut draft = Draft::new(program);
     let mut saturation: Option<Saturation> = None;
-    // Before the rounds, so that their rules see the ops that were written out.
-    let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len());
+    // Before the rounds, so that their rules see the ops that were written out, and rows that are not repeated.
+    let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
+    changed |= repeat(&mut draft, RULES.len());
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
@@ -206,7 +210,7 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
         }
         again |= share(&mut draft, RULES.len());
         // A rule may have removed the difference of two quantizations.
-        again |= recognize(&mut draft, RULES.len() + SHARING_RULES.len());
+        again |= recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
         changed |= again;
         if !again {
             break;
@@ -306,10 +310,11 @@ fn steps(rules: &[usize]) -> Vec<Step> {
         .map(|rule| match RULES.get(rule) {
             Some(rule) => Step { rule: rule.name, contract: rule.contract },
             None => {
-                let sharing = SHARING_RULES.iter().map(|rule| rule.name);
-                let mut names = sharing.chain(WRITTEN_RULES.iter().map(|rule| rule.name));
-                let name = names.nth(rule - RULES.len()).expect("a rule has a position");
-                Step { rule: name, contract: false }
+                let sharing = SHARING_RULES.iter().map(|rule| (rule.name, false));
+                let written = WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract));
+                let (rule, contract) =
+                    sharing.chain(written).nth(rule - RULES.len()).expect("a rule has a position");
+                Step { rule, contract }
             }
         })
         .collect()

@@ -77,7 +77,8 @@ pub(crate) fn reshape_moves(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     results
 }
 
-/// Moves reshapes from operands of this shape to the result; `None` if the other operands do not allow it.
+/// Moves reshapes from operands of this shape to the result; `None` if the other operands do not allow it. An operand of
+/// the result's shape is reshaped to this shape.
 fn move_from(
     matched: &mut RuleMatch<'_>,
     whole: &Term,
@@ -85,25 +86,35 @@ fn move_from(
     sources: &[Vec<(Term, Id)>],
     shape: &[Dim],
 ) -> Option<Id> {
-    let mut to = None;
+    let to = matched.type_of_term(whole)?.shape.clone();
+    let mut is_reshaped = false;
     let mut moved = Vec::new();
     let mut used = Vec::new();
     for (operand, sources) in operands.iter().zip(sources) {
         let source = sources.iter().find(|(_, x)| matched.ty(*x).is_some_and(|ty| ty.shape == shape));
         if let Some((term, x)) = source {
             let ty = matched.ty(*operand)?;
-            if ty.shape.last() != shape.last() || ty.shape.is_empty() {
+            if ty.shape.last() != shape.last() || ty.shape.is_empty() || ty.shape != to {
                 return None;
             }
-            to = Some(ty.shape.clone());
+            is_reshaped = true;
             used.push(term.clone());
             moved.push(*x);
         } else {
-            matched.ty(*operand).filter(|ty| lies_along_last_axis(ty, shape))?;
             moved.push(*operand);
         }
     }
-    let to = to?;
+    if !is_reshaped {
+        return None;
+    }
+    // A reshape of an input may as well stay where it is.
+    let is_computed = |class: &Id| !matched.terms(*class).iter().any(|term| matches!(term, Term::Leaf(_)));
+    let may_reshape = moved.iter().zip(operands).any(|(x, operand)| x != operand && is_computed(x));
+    for (moved, operand) in moved.iter_mut().zip(operands) {
+        if moved == operand {
+            *moved = beside(matched, *operand, shape, &to, may_reshape)?;
+        }
+    }
     let added = whole.operands().len();
     let mut position = 0;
     let attributes = whole.children().len() - added;
@@ -111,11 +122,6 @@ fn move_from(
         position += 1;
         if position > attributes { moved[position - 1 - attributes] } else { child }
     });
-    // The other operands must not make the result larger than the reshape.
-    let result = matched.type_of_term(whole)?;
-    if result.shape != to || broadcasts_beyond(matched, &moved, shape) {
-        return None;
-    }
     for term in used {
         matched.using(term);
     }
@@ -124,8 +130,29 @@ fn move_from(
     Some(matched.add(Term::Reshape([to, inner])))
 }
 
-fn broadcasts_beyond(matched: &RuleMatch<'_>, operands: &[Id], shape: &[Dim]) -> bool {
-    operands.iter().any(|operand| matched.ty(*operand).is_none_or(|ty| ty.rank() > shape.len()))
+/// An operand beside one whose reshape from `shape` to `to` moves: a number, a row along the last axis, or a tensor of
+/// the shape `to`, which is reshaped back. `None` for others.
+fn beside(
+    matched: &mut RuleMatch<'_>,
+    operand: Id,
+    shape: &[Dim],
+    to: &[Dim],
+    may_reshape: bool,
+) -> Option<Id> {
+    let ty = matched.ty(operand)?;
+    let wanted = if lies_along_last_axis(ty, shape) {
+        if ty.rank() <= shape.len() {
+            return Some(operand);
+        }
+        // Leading extents of 1 would make the result larger.
+        vec![ty.shape.last()?.clone()]
+    } else if may_reshape && ty.layout.is_none() && ty.shape == to {
+        shape.to_vec()
+    } else {
+        return None;
+    };
+    let wanted = matched.shape_term(&wanted);
+    Some(matched.add(Term::Reshape([wanted, operand])))
 }
 
 /// Returns whether a tensor is one number, or a row along the last axis of a tensor of this shape.

@@ -257,7 +257,7 @@ pub(crate) const RULES: &[Rule] = &[
 ];
 
 const ELEMENT_BY_ELEMENT: &str = "the op combines the same elements in the same order: each other operand is one \
-     number, a row along the last axis, which the reshape keeps, or is reshaped in the same way";
+     number, a row along the last axis, which the reshape keeps, or is reshaped in the same way or back";
 
 fn layout_of(attribute: Attribute) -> Option<ScaleLayout> {
     match attribute {

@@ -1,9 +1,9 @@
-//! Rewrites without an e-graph: swizzles of quantized scales, because `block_quantize` has two results, and
-//! equal swizzles, because several regions share them.
+//! Rewrites without an e-graph: swizzles of quantized scales, because `block_quantize` has two results; equal swizzles,
+//! because several regions share them; and broadcast operands, because the e-graph has no term for a broadcast.
 
 use std::collections::HashMap;
 
-use fourfold_ir::{Op, OpKind, ScaleLayout, Value};
+use fourfold_ir::{Op, OpKind, ScaleLayout, Shape, Value, broadcast_shape};
 
 use super::draft::{Draft, Note};
 
@@ -23,13 +23,56 @@ pub(crate) const SHARING_RULES: &[SharingRule] = &[
         name: "quantize-gives-blocked-scales",
         why: "block_quantize writes the same scales in either layout, and zero into the padding as a swizzle does",
     },
+    SharingRule {
+        name: "operand-repeats-itself",
+        why: "an elementwise op repeats its operands as a broadcast does, and the result has the same shape",
+    },
 ];
 
-/// Applies both rules; returns true if something changed. `first` is the position of the first rule.
+/// Applies the rules; returns true if something changed. `first` is the position of the first rule.
 pub(crate) fn share(draft: &mut Draft, first: usize) -> bool {
     let merged = merge_swizzles(draft, first);
     let quantized = quantize_blocked(draft, first + 1);
-    merged || quantized
+    let repeated = repeat(draft, first);
+    merged || quantized || repeated
+}
+
+/// Makes elementwise ops read the operand of a broadcast, which kernels read as a row or a scalar. `first` is the position
+/// of the first rule of this module.
+pub(crate) fn repeat(draft: &mut Draft, first: usize) -> bool {
+    let rule = first + 2;
+    let is_elementwise =
+        |kind: &OpKind| matches!(kind, OpKind::Binary(_) | OpKind::Compare(_) | OpKind::Select);
+    let ops: Vec<Op> = draft.module.ops.keys().collect();
+    let mut changed = false;
+    for op in ops {
+        let operation = &draft.module.ops[op];
+        let Some(result) = operation.results.first().copied().filter(|_| is_elementwise(&operation.kind))
+        else {
+            continue;
+        };
+        if draft.note(op).gone {
+            continue;
+        }
+        for position in 0..draft.module.ops[op].operands.len() {
+            let mut operands = draft.module.ops[op].operands.clone();
+            let Some((broadcast, OpKind::Broadcast)) = draft.definition(operands[position]) else { continue };
+            operands[position] = draft.module.ops[broadcast].operands[0];
+            let shapes = operands.iter().map(|operand| &draft.module.ty(*operand).shape);
+            let joined =
+                shapes.into_iter().try_fold(Shape::new(), |joined, shape| broadcast_shape(&joined, shape));
+            if joined.as_ref() != Some(&draft.module.ty(result).shape) {
+                continue;
+            }
+            draft.set_operand(op, position, operands[position]);
+            draft.remove_unused([broadcast]);
+            if draft.note(broadcast).gone {
+                draft.note_mut(broadcast).reasons = vec![rule];
+            }
+            changed = true;
+        }
+    }
+    changed
 }
 
 fn swizzles(draft: &Draft) -> Vec<Op> {

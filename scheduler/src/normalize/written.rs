@@ -1,18 +1,22 @@
 //! Rewrites without an e-graph: block quantization and dequantization that a program writes out op by op become
-//! `block_quantize` and `block_dequantize`. The e-graph follows values forwards from multiplications; these rewrites
-//! start at a conversion to FP4, or a product with scales, and follow its operands.
+//! `block_quantize` and `block_dequantize`, and norms become `layer_norm` and `softmax`. The e-graph follows values
+//! forwards from multiplications; these rewrites start at the last op of a form, such as a conversion to FP4 or a
+//! product with scales, and follow its operands.
 
 mod dequantization;
+mod norms;
 mod quantization;
 mod values;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fourfold_ir::{
-    BinaryKind, Dim, ElementType, Module, Op, OpKind, ReduceKind, ScaleLayout, Shape, TensorType, Value, text,
+    BinaryKind, ConstantValue, Dim, ElementType, Module, Op, OpKind, ReduceKind, ScaleLayout, Shape,
+    TensorType, Value, text,
 };
 
 use self::dequantization::{Dequantization, dequantization};
+use self::norms::{Norm, layer_norm, softmax};
 use self::quantization::{Difference, Quantization, quantization};
 use self::values::Graph;
 use super::draft::{Definition, Draft, Note};
@@ -21,6 +25,7 @@ use super::draft::{Definition, Draft, Note};
 pub(crate) struct WrittenRule {
     pub(crate) name: &'static str,
     pub(crate) why: &'static str,
+    pub(crate) contract: bool,
 }
 
 /// All rules of this module. Their positions follow those of the sharing rules.
@@ -29,24 +34,41 @@ pub(crate) const WRITTEN_RULES: &[WrittenRule] = &[
         name: "written-quantization-is-block-quantize",
         why: "with guard = false, block_quantize means these f32 ops in this order, one rounding each; bounds of a \
               conversion that saturates change nothing, and reshapes keep blocks of 16 in row-major order",
+        contract: false,
     },
     WrittenRule {
         name: "written-dequantization-is-block-dequantize",
         why: "both round code · scale once; codes and scales are converted exactly, and scales with a layout are read \
               unsigned by both",
+        contract: false,
     },
     WrittenRule {
         name: "equal-quantizations-are-one",
         why: "the same values, per-tensor scale and formula give the same codes and scales",
+        contract: false,
+    },
+    WrittenRule {
+        name: "written-layer-norm",
+        why: "drops the roundings of the mean, the differences, their squares, the variance, the root, the quotient and \
+              its product with the weight. Range: eps is normal in f32, no square of a difference overflows, weights \
+              are finite, and no product with them overflows",
+        contract: true,
+    },
+    WrittenRule {
+        name: "written-softmax",
+        why: "drops the roundings of x - max, exp and the sum",
+        contract: true,
     },
 ];
 
 const QUANTIZE: usize = 0;
 const DEQUANTIZE: usize = 1;
 const MERGE: usize = 2;
+const LAYER_NORM: usize = 3;
+const SOFTMAX: usize = 4;
 
-/// Applies all rules; returns true if something changed. `first` is the position of the first rule.
-pub(crate) fn recognize(draft: &mut Draft, first: usize) -> bool {
+/// Applies the enabled rules; returns true if something changed. `first` is the position of the first rule.
+pub(crate) fn recognize(draft: &mut Draft, first: usize, contract: bool) -> bool {
     let mut scalars = HashMap::new();
     let mut changed = false;
     for op in live(draft, is_anchor) {
@@ -61,7 +83,76 @@ pub(crate) fn recognize(draft: &mut Draft, first: usize) -> bool {
             changed = true;
         }
     }
+    if contract {
+        changed |= norms(draft, first);
+    }
     changed | merge(draft, first + MERGE)
+}
+
+/// Recognizes norms. The bias of a layer norm comes after its weight, so sums are tried first.
+fn norms(draft: &mut Draft, first: usize) -> bool {
+    let mut changed = false;
+    for kinds in [&[BinaryKind::Add][..], &[BinaryKind::Mul, BinaryKind::Div]] {
+        let is_last = |module: &Module, op: Op| matches!(module.ops[op].kind, OpKind::Binary(kind) if kinds.contains(&kind));
+        for op in live(draft, is_last) {
+            if draft.note(op).gone {
+                continue;
+            }
+            let found = match layer_norm(&draft.module, op) {
+                Some(norm) => Some((norm, first + LAYER_NORM)),
+                None => softmax(&draft.module, op).map(|norm| (norm, first + SOFTMAX)),
+            };
+            if let Some((norm, rule)) = found.filter(|(norm, _)| is_alone(draft, &norm.ops, op)) {
+                changed |= write_norm(draft, op, norm, rule);
+            }
+        }
+    }
+    changed
+}
+
+/// Returns whether only the matched ops use the results of the matched ops other than the last.
+fn is_alone(draft: &Draft, ops: &[Op], last: Op) -> bool {
+    let all: HashSet<Op> = ops.iter().copied().collect();
+    ops.iter()
+        .filter(|op| **op != last)
+        .flat_map(|op| &draft.module.ops[*op].results)
+        .all(|result| !draft.is_output(*result) && draft.users(*result).iter().all(|user| all.contains(user)))
+}
+
+/// Replaces a norm that is written out. Returns false if an absent weight would have a symbolic extent.
+fn write_norm(draft: &mut Draft, last: Op, found: Norm, rule: usize) -> bool {
+    let position = draft.note(last).position;
+    let result = draft.module.ops[last].results[0];
+    let mut operands = vec![found.x];
+    if matches!(found.kind, OpKind::LayerNorm { .. }) {
+        let Some(channels) = draft.module.ty(found.x).shape.last().cloned() else { return false };
+        let is_complete = found.weight.is_some() && found.bias.is_some();
+        if !is_complete && channels.as_fixed().is_none() {
+            return false;
+        }
+        for (given, default, what) in [(found.weight, 1.0, "weight"), (found.bias, 0.0, "bias")] {
+            let shape = Shape::from([channels.clone()]);
+            let name = format!("{}.{what}", draft.module.name_of(result));
+            operands.push(match given {
+                Some(value) if draft.module.ty(value).rank() == 1 => value,
+                Some(value) => {
+                    let ty = TensorType::new(shape, draft.module.ty(value).element);
+                    insert(draft, OpKind::Reshape, value, (name, ty), position, rule)
+                }
+                None => {
+                    let ty = TensorType::new(shape, draft.module.ty(found.x).element);
+                    let kind = OpKind::Constant(ConstantValue::Splat(default));
+                    let note = Note { position, made: Some((Vec::new(), vec![rule])), ..Note::default() };
+                    let op = draft.add(kind, Vec::new(), &name, ty, note);
+                    draft.module.ops[op].results[0]
+                }
+            });
+        }
+    }
+    let note = Note { position, ..Note::default() };
+    let made = draft.define(found.kind, operands, vec![Definition::Known(result)], note);
+    replace(draft, found.ops, made, rule);
+    true
 }
 
 /// The reason why a conversion to FP4 ends no quantization that equals a `block_quantize`; `None` if it does, or if no

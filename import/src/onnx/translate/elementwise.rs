@@ -214,13 +214,19 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Computes a power. A square is a product, which is rounded alike.
+    /// Computes a power. A square is a product, which is rounded alike. A cube is two products, as ONNX Runtime computes
+    /// it: kernels multiply, but have no power.
     pub(super) fn power(&mut self, node: &Node) -> Result<(), Problem> {
         let exponent = self.item(node, 1)?;
         let x = self.float(node, 0)?;
         let ty = self.ty(x).clone();
         match self.known_number(&exponent)? {
             Some(2.0) => self.define(node, 0, OpKind::Binary(BinaryKind::Mul), &[x, x], ty),
+            Some(3.0) => {
+                let hint = Translator::hint(node);
+                let square = self.step(&hint, OpKind::Binary(BinaryKind::Mul), &[x, x], ty.clone());
+                self.define(node, 0, OpKind::Binary(BinaryKind::Mul), &[square, x], ty);
+            }
             Some(0.5) => self.define(node, 0, OpKind::Unary(UnaryKind::Sqrt), &[x], ty),
             Some(-1.0) => self.define(node, 0, OpKind::Unary(UnaryKind::Reciprocal), &[x], ty),
             Some(1.0) => self.set(node, 0, Item::Value(x)),

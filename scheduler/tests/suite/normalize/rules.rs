@@ -292,24 +292,92 @@ fn a_reshape_moves_behind_the_epilogue() {
 #[test]
 fn a_reshape_stays_where_the_ops_behind_it_see_more_than_elements() {
     let inputs = format!(
-        "{BLOCKED}, %column: tensor<[1, 37, 1], f32>, %other: tensor<[24, 37], f32>, %matrix: tensor<[1, 37, 24], f32>, \
-         %row: tensor<[37], f32>, %high: tensor<[1, 1, 24], f32>"
+        "{BLOCKED}, %column: tensor<[1, 37, 1], f32>, %batch: tensor<[5, 37, 24], f32>, %matrix: tensor<[1, 37, 24], f32>, \
+         %row: tensor<[37], f32>, %rows: tensor<[37, 24], f32>"
     );
     for body in [
-        // An operand that does not lie along the last axis, or is a full matrix.
+        // An operand that does not lie along the last axis, or makes the result larger.
         "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %y = mul %r, %column : tensor<[1, 37, 24], f32>",
-        "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %y = mul %r, %matrix : tensor<[1, 37, 24], f32>",
+        "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %y = mul %r, %batch : tensor<[5, 37, 24], f32>",
+        "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %y = mul %r, %rows : tensor<[1, 37, 24], f32>",
         // The last extent changes: a row is along another axis.
         "  %r = reshape %p : tensor<[24, 37], f32>\n  %y = add %r, %row : tensor<[24, 37], f32>",
         "  %r = reshape %p : tensor<[24, 37], f32>\n  %y = relu %r : tensor<[24, 37], f32>",
-        // Two reshapes, one of them from another shape.
-        "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %o = reshape %other : tensor<[1, 37, 24], f32>
-  %y = mul %r, %o : tensor<[1, 37, 24], f32>",
-        // Without the extents of 1, the row would make the product larger.
-        "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %y = add %r, %high : tensor<[1, 37, 24], f32>",
+        // No product comes before the reshape: a kernel gains nothing.
+        "  %r = reshape %rows : tensor<[1, 37, 24], f32>\n  %q = relu %p : tensor<[37, 24], f32>
+  %s = reshape %q : tensor<[1, 37, 24], f32>\n  %t = mul %r, %matrix : tensor<[1, 37, 24], f32>
+  %y = mul %t, %column : tensor<[1, 37, 24], f32>\n  %z = mul %s, %column : tensor<[1, 37, 24], f32>",
     ] {
         check_left_alone(&inputs, &format!("{PRODUCT}{body}\n  return %y"));
     }
+}
+
+/// A residual has the shape of the result, perhaps after a reshape of its own; a bias may have leading extents of 1.
+#[test]
+fn operands_of_the_result_shape_are_reshaped_for_the_epilogue() {
+    let inputs = format!(
+        "{BLOCKED}, %other: tensor<[24, 37], f32>, %matrix: tensor<[1, 37, 24], f32>, %high: tensor<[1, 1, 24], f32>, \
+         %mask: tensor<[1, 37, 24], i1>"
+    );
+    check(
+        &inputs,
+        &format!(
+            "{PRODUCT}  %r = reshape %p : tensor<[1, 37, 24], f32>
+  %o = reshape %other : tensor<[1, 37, 24], f32>
+  %biased = add %high, %r : tensor<[1, 37, 24], f32>
+  %sum = add %biased, %matrix : tensor<[1, 37, 24], f32>
+  %chosen = select %mask, %sum, %o : tensor<[1, 37, 24], f32>
+  %y = convert %chosen : tensor<[1, 37, 24], bf16>
+  return %y"
+        ),
+        expect![[r#"
+            %p = scaled_mma %a, %sa, %b, %sb {block = 16} : tensor<[37, 24], f32>
+            %high.reshaped = reshape %high : tensor<[24], f32>  ; inserted: reshape-moves-behind-binary
+            %biased.moved = add %high.reshaped, %p : tensor<[37, 24], f32>  ; from biased: reshape-moves-behind-binary
+            %matrix.reshaped = reshape %matrix : tensor<[37, 24], f32>  ; inserted: reshape-moves-behind-binary
+            %sum.moved = add %biased.moved, %matrix.reshaped : tensor<[37, 24], f32>  ; from sum: reshape-moves-behind-binary
+            %mask.reshaped = reshape %mask : tensor<[37, 24], i1>  ; inserted: reshape-moves-behind-binary, reshape-moves-behind-select
+            %other.reshaped = reshape %other : tensor<[37, 24], f32>  ; from o: reshape-moves-behind-binary, reshape-moves-behind-select, reshapes-merge
+            %chosen.moved = select %mask.reshaped, %sum.moved, %other.reshaped : tensor<[37, 24], f32>  ; from chosen: reshape-moves-behind-binary, reshape-moves-behind-select
+            %y.moved = convert %chosen.moved : tensor<[37, 24], bf16>  ; from y: reshape-moves-behind-binary, reshape-moves-behind-select, reshape-moves-behind-convert
+            %y = reshape %y.moved : tensor<[1, 37, 24], bf16>  ; from r: reshape-moves-behind-binary, reshape-moves-behind-select, reshape-moves-behind-convert
+        "#]],
+    );
+}
+
+/// An operand may repeat itself, if the result has the same shape.
+#[test]
+fn a_broadcast_operand_is_read_as_it_is() {
+    let inputs = format!(
+        "{BLOCKED}, %bias: tensor<[24], f32>, %k: tensor<[], f32>, %column: tensor<[37, 1], f32>, %mask: tensor<[24], i1>"
+    );
+    check(
+        &inputs,
+        &format!(
+            "{PRODUCT}  %rows = broadcast %bias : tensor<[37, 24], f32>
+  %biased = add %p, %rows : tensor<[37, 24], f32>
+  %factor = broadcast %k : tensor<[37, 24], f32>
+  %scaled = mul %factor, %biased : tensor<[37, 24], f32>
+  %m = broadcast %mask : tensor<[37, 24], i1>
+  %chosen = select %m, %scaled, %rows : tensor<[37, 24], f32>
+  %c = broadcast %column : tensor<[37, 24], f32>
+  %outer = mul %rows, %c : tensor<[37, 24], f32>
+  %large = mul %factor, %factor : tensor<[37, 24], f32>
+  return %chosen, %outer, %large, %c"
+        ),
+        expect![[r#"
+            %p = scaled_mma %a, %sa, %b, %sb {block = 16} : tensor<[37, 24], f32>
+            %biased = add %p, %bias : tensor<[37, 24], f32>
+            %factor = broadcast %k : tensor<[37, 24], f32>
+            %scaled = mul %k, %biased : tensor<[37, 24], f32>
+            %chosen = select %mask, %scaled, %bias : tensor<[37, 24], f32>
+            %c = broadcast %column : tensor<[37, 24], f32>
+            %outer = mul %bias, %column : tensor<[37, 24], f32>
+            %large = mul %k, %factor : tensor<[37, 24], f32>
+            ; %rows = broadcast is gone: operand-repeats-itself
+            ; %m = broadcast is gone: operand-repeats-itself
+        "#]],
+    );
 }
 
 #[test]
