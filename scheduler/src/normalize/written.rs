@@ -11,8 +11,8 @@ mod values;
 use std::collections::{HashMap, HashSet};
 
 use fourfold_ir::{
-    BinaryKind, ConstantValue, Dim, ElementType, Module, Op, OpKind, ReduceKind, ScaleLayout, Shape,
-    TensorType, Value, text,
+    BinaryKind, ConstantValue, Dim, ElementType, Module, Op, OpKind, Operation, ReduceKind, ScaleLayout,
+    Shape, TensorType, Value, text,
 };
 
 use self::dequantization::{Dequantization, dequantization};
@@ -91,6 +91,12 @@ pub(crate) fn recognize(draft: &mut Draft, first: usize, contract: bool) -> bool
 
 /// Recognizes norms. The bias of a layer norm comes after its weight, so sums are tried first.
 fn norms(draft: &mut Draft, first: usize) -> bool {
+    let is_reduction = |(op, operation): (Op, &Operation)| {
+        matches!(operation.kind, OpKind::Reduce { .. }) && !draft.note(op).gone
+    };
+    if !draft.module.ops.iter().any(is_reduction) {
+        return false;
+    }
     let mut changed = false;
     for kinds in [&[BinaryKind::Add][..], &[BinaryKind::Mul, BinaryKind::Div]] {
         let is_last = |module: &Module, op: Op| matches!(module.ops[op].kind, OpKind::Binary(kind) if kinds.contains(&kind));
