@@ -1,7 +1,7 @@
 //! Imports exported torch models, and compares their results with those of torch in eager mode.
 //!
 //! `import/torch/make_fixtures.py` made `fixtures/torch/`. On request, a test makes them again: FOURFOLD_TORCH_PYTHON is
-//! then the path of a Python with torch, torchao, numpy and safetensors.
+//! then the path of a Python with torch, torchao, numpy, safetensors, onnx and onnxscript.
 
 use std::path::{Path, PathBuf};
 

@@ -2,9 +2,9 @@
 
     python import/torch/make_fixtures.py FOLDER
 
-Requires torch, torchao, numpy, safetensors, onnx and onnxscript, and no GPU. Writes FOLDER/NAME/{graph.json,weights.safetensors} and
-FOLDER/NAME/data.safetensors, which holds `x` and the expected result. The CPU has no FP4 multiplication. The product
-of quantized operands is computed in float64 instead, and rounded once to f32.
+Requires torch, torchao, numpy, safetensors, onnx and onnxscript, and no GPU. Writes graph.json and weights.safetensors,
+or model.onnx, to FOLDER/NAME, and data.safetensors, which holds `x` and the expected result. The CPU has no FP4
+multiplication. The product of quantized operands is computed in float64 instead, and rounded once to f32.
 """
 
 import sys

@@ -99,7 +99,10 @@ fn norms(draft: &mut Draft, first: usize) -> bool {
     }
     let mut changed = false;
     for kinds in [&[BinaryKind::Add][..], &[BinaryKind::Mul, BinaryKind::Div]] {
-        let is_last = |module: &Module, op: Op| matches!(module.ops[op].kind, OpKind::Binary(kind) if kinds.contains(&kind));
+        let is_last = |module: &Module, op: Op| match &module.ops[op].kind {
+            OpKind::Binary(kind) => kinds.contains(kind),
+            _ => false,
+        };
         for op in live(draft, is_last) {
             if draft.note(op).gone {
                 continue;
