@@ -37,8 +37,8 @@ pub(crate) fn share(draft: &mut Draft, first: usize) -> bool {
     merged || quantized || repeated
 }
 
-/// Makes elementwise ops read the operand of a broadcast, which kernels read as a row or a scalar. `first` is the position
-/// of the first rule of this module.
+/// Makes elementwise ops read the operand of a broadcast, which kernels read as a row or a scalar. `first` is the
+/// position of the first rule of this module.
 pub(crate) fn repeat(draft: &mut Draft, first: usize) -> bool {
     let rule = first + 2;
     let is_elementwise =

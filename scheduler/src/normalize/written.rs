@@ -49,8 +49,8 @@ pub(crate) const WRITTEN_RULES: &[WrittenRule] = &[
     },
     WrittenRule {
         name: "written-layer-norm",
-        why: "drops the roundings of the mean, the differences, their squares, the variance, the root, the quotient and \
-              its product with the weight. Range: eps is normal in f32, no square of a difference overflows, weights \
+        why: "drops the roundings of the mean, the differences, their squares, the variance, the root, the quotient \
+              and its product with the weight. Range: eps is normal in f32, no square of a difference overflows, weights \
               are finite, and no product with them overflows",
         contract: true,
     },
