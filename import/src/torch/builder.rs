@@ -76,14 +76,28 @@ pub(super) struct Translator<'a> {
     file: &'a Path,
     /// Each quantized activation with its scheme, so that linears that share an input share its quantization.
     pub quantized: HashMap<(Value, Scheme), QuantizedActivation>,
+    /// The number of elements that constants list so far.
+    listed: u64,
 }
+
+/// The maximum number of elements that all constants of a program list.
+const MOST_LISTED: u64 = 1 << 22;
 
 impl<'a> Translator<'a> {
     /// Starts a program whose tensors lie in `file`.
     pub fn new(name: &str, file: &'a Path) -> Translator<'a> {
         let builder = Builder::new(crate::write::word(name));
         let (entries, quantized) = (HashMap::new(), HashMap::new());
-        Translator { builder, entries, tensors: Vec::new(), file, quantized }
+        Translator { builder, entries, tensors: Vec::new(), file, quantized, listed: 0 }
+    }
+
+    /// Counts elements that a constant will list, so that a small file makes no large program.
+    pub fn list(&mut self, count: u64) -> Result<(), Reason> {
+        self.listed = self.listed.saturating_add(count);
+        match self.listed <= MOST_LISTED {
+            true => Ok(()),
+            false => Err(format!("makes the constants of the program list more than {MOST_LISTED} elements")),
+        }
     }
 
     pub fn define(&mut self, name: &'a str, entry: Entry) -> Result<(), Reason> {
