@@ -91,6 +91,7 @@ pub(crate) fn quantization(module: &Module, anchor: Op) -> Result<Quantization, 
         global: scaling,
         codes: codes.formula,
         guard: false,
+        ..Nvfp4Formula::DEFAULT
     };
     let mut ops = graph.matched;
     ops.sort_unstable();
