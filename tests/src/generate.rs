@@ -348,6 +348,7 @@ impl Generator {
             global: self.random.pick(&[Scaling::Divide, Scaling::Multiply]),
             codes: self.random.pick(&CodeFormula::ALL),
             guard: self.random.percent(30),
+            ..Nvfp4Formula::DEFAULT
         }
     }
 

@@ -363,6 +363,7 @@ fn quantization_equals_the_interpreter_in_both_layouts() {
                 global: [numeric::Scaling::Divide, numeric::Scaling::Multiply][index % 2],
                 codes,
                 guard,
+                ..numeric::Nvfp4Formula::DEFAULT
             };
             let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None, formula };
             for layout in [Linear, Blocked] {

@@ -176,8 +176,11 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
         RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: rule.contract });
     let sharing =
         SHARING_RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: false });
-    let written =
-        WRITTEN_RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: false });
+    let written = WRITTEN_RULES.iter().map(|rule| NormalizeRule {
+        name: rule.name,
+        why: rule.why,
+        contract: rule.contract,
+    });
     rules.chain(sharing).chain(written)
 }
 
@@ -190,7 +193,7 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
     let mut draft = Draft::new(program);
     let mut saturation: Option<Saturation> = None;
     // Before the rounds, so that their rules see the ops that were written out.
-    let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len());
+    let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
@@ -206,7 +209,7 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
         }
         again |= share(&mut draft, RULES.len());
         // A rule may have removed the difference of two quantizations.
-        again |= recognize(&mut draft, RULES.len() + SHARING_RULES.len());
+        again |= recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
         changed |= again;
         if !again {
             break;
@@ -306,10 +309,10 @@ fn steps(rules: &[usize]) -> Vec<Step> {
         .map(|rule| match RULES.get(rule) {
             Some(rule) => Step { rule: rule.name, contract: rule.contract },
             None => {
-                let sharing = SHARING_RULES.iter().map(|rule| rule.name);
-                let mut names = sharing.chain(WRITTEN_RULES.iter().map(|rule| rule.name));
-                let name = names.nth(rule - RULES.len()).expect("a rule has a position");
-                Step { rule: name, contract: false }
+                let sharing = SHARING_RULES.iter().map(|rule| (rule.name, false));
+                let mut known = sharing.chain(WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract)));
+                let (rule, contract) = known.nth(rule - RULES.len()).expect("a rule has a position");
+                Step { rule, contract }
             }
         })
         .collect()

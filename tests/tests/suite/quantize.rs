@@ -82,6 +82,7 @@ fn formulas() -> Vec<(char, Nvfp4Formula)> {
                 global: scaling[index / 2 % 2],
                 codes: CodeFormula::ALL[index / 4 % 3],
                 guard: index / 12 % 2 == 1,
+                ..Nvfp4Formula::DEFAULT
             };
             let name = char::from(b'A' + index as u8);
             (if name < '\\' { name } else { char::from(name as u8 + 1) }, formula)
