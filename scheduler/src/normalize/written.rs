@@ -74,7 +74,8 @@ pub(crate) fn recognize(draft: &mut Draft, first: usize, contract: bool) -> bool
     let mut scalars = HashMap::new();
     let mut changed = false;
     for op in live(draft, is_anchor) {
-        if let Ok(found) = quantization(&draft.module, op) {
+        let is_fp4 = draft.module.ty(draft.module.ops[op].results[0]).element == ElementType::F4E2M1FN;
+        if is_fp4 && let Ok(found) = quantization(&draft.module, op) {
             quantize(draft, op, found, first + QUANTIZE, &mut scalars);
             changed = true;
             continue;

@@ -221,6 +221,8 @@ pub(crate) fn bitwise(kind: BitwiseKind, a: Range, b: Range) -> Range {
         return Integers(f(a0, b0), f(a0, b0));
     }
     match kind {
+        BitwiseKind::And if b0 == b1 && keeps_order(a0, a1, b0) => Integers(a0 & b0, a1 & b0),
+        BitwiseKind::And if a0 == a1 && keeps_order(b0, b1, a0) => Integers(b0 & a0, b1 & a0),
         BitwiseKind::And | BitwiseKind::Or => {
             let [[a0, a1], [b0, b1]] = [bits_of(a0, a1), bits_of(b0, b1)];
             let [low, high] = [f(a0, b0), f(a1, b1)];
@@ -244,6 +246,16 @@ fn bits_of(low: i32, high: i32) -> [i32; 2] {
     let differing = (low ^ high) as u32;
     let below = u32::MAX.checked_shr(differing.leading_zeros()).unwrap_or(0) as i32;
     [low & !below, low | below]
+}
+
+/// Returns whether a mask keeps the order of the integers of a range: of the bits in which they differ, it keeps all or
+/// the highest, and the sign is none of them.
+fn keeps_order(low: i32, high: i32, mask: i32) -> bool {
+    let differing = (low ^ high) as u32;
+    let below = u32::MAX.checked_shr(differing.leading_zeros()).unwrap_or(0);
+    let kept = mask as u32 & below;
+    let highest = below & u32::MAX.checked_shl(kept.trailing_zeros()).unwrap_or(0);
+    (low ^ high) >= 0 && kept == highest
 }
 
 /// Bounds, in the type of the operand.
