@@ -94,7 +94,9 @@ impl<'m> Chain<'m> {
             self.push(NodeKind::Argument, Vec::new(), ty.element)
         } else {
             let op = op.ok_or(NotAFunction(None))?;
-            self.ops.push(op);
+            if !matches!(kind, Some(OpKind::Constant(_))) {
+                self.ops.push(op);
+            }
             self.of_op(value, op)?
         };
         self.known.insert(value, node);
