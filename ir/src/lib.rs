@@ -134,7 +134,14 @@
 //!     +6. The scale keeps the sign of max(t, scale_min), which is NaN if t is. Then g may be absent, which is a g of 1.
 //! - MX: s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`), or the least power of two that brings amax within
 //!   range (`ceil`). With `even`, s is that of `floor`, and twice that if amax is at least 1.75 times a power of two.
-//!   code = rn(v / s).
+//!   code = rn(v / step), with step = s. Attributes change the edges, so that quantization written out op by op has an
+//!   equal `block_quantize`:
+//!   - `infinity` states s for a block with an infinity and no NaN. It is 2^127 (`largest`, the default), or that of an
+//!     amax of 2^128 (`exponent`).
+//!   - `nan` states the result for a block with a NaN: s and step are NaN (`propagate`, the default), s is NaN and step is
+//!     infinite (`infinite_step`), or both are those of an infinity (`infinity`).
+//!   - `least_scale` is a lower bound of s, a power of two. It defaults to 2^-127.
+//!   - `least_step` is the step where s is 2^-127: s itself (`scale`, the default), 2^-126 (`normal`) or 1 (`one`).
 //!
 //! `block_dequantize` is rn(code · scale · g).
 //!

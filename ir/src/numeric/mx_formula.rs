@@ -4,7 +4,7 @@
 //! [`MxEdges`] is one of these differences, so that every such program equals one formula bit for bit.
 
 use super::formats::{ONE_POINT_75, ScaleRounding, e8m0_to_f32};
-use super::quantize::MxElement;
+use super::mx_element::MxElement;
 
 /// The byte of the largest `f8E8M0FNU` value, 2^127.
 const LARGEST: u8 = 0xFE;
