@@ -56,8 +56,9 @@ pub use emulation::{
     EMULATED_TARGETS, EMULATOR, PtxText, RewriteError, RewriteProblem, emulate, rewrite_ptx,
 };
 pub use epilogue::{
-    Epilogue, Operand, Output, OutputKind, Step, StepKind, device_functions, even_functions,
-    formula_functions, formula_type, output_functions, quantization_functions, scale_functions,
+    Epilogue, Operand, Output, OutputKind, Step, StepKind, device_functions, edge_functions, edges_type,
+    even_functions, formula_functions, formula_type, output_functions, quantization_functions,
+    scale_functions,
 };
 pub use extents::Extents;
 pub use source::{

@@ -43,7 +43,14 @@ pub fn specify(
                     let has_global = plan.global.is_some();
                     block_quantize::Format::Nvfp4By { formula: plan.formula, has_global }
                 }
-                Some(rounding) => block_quantize::Format::Mx(plan.format.element, rounding),
+                Some(rounding) if plan.formula == Nvfp4Formula::DEFAULT => {
+                    block_quantize::Format::Mx(plan.format.element, rounding)
+                }
+                Some(rounding) => block_quantize::Format::MxBy {
+                    element: plan.format.element,
+                    rounding,
+                    edges: plan.formula.mx,
+                },
             };
             let configuration = block_quantize::Configuration::usual(plan.input, format, plan.layout);
             let why = "the default threads, values and rows".to_owned();

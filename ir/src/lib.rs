@@ -102,13 +102,23 @@
 //! once at the end. Elementwise functions are computed in f64 and rounded once. `max`, `min`, `relu` and `clamp`
 //! propagate NaN. `silu`, `gelu` and `gelu_tanh` are NaN at -inf, as their formulas are.
 //!
-//! `floor`, `ceil` and `round` (half to even) are exact and keep the sign of zero. `log` is NaN below 0 and -inf at 0.
+//! `floor`, `ceil` and `round` (half to even) are exact and keep the sign of zero. `log` and `log2` are NaN below 0 and
+//! -inf at 0. `exp2` of an integer and `log2` of a power of two are exact.
 //! `sin` and `cos` are NaN at infinities. `pow` is that of IEEE 754: `pow(x, 0)` and `pow(1, y)` are 1 even for NaN, and
 //! a negative x to the power of a non-integer is NaN.
 //!
 //! `convert` to `f16` and `bf16` overflows to infinity. `convert` to `f4E2M1FN`, `f8E4M3FN` and `f8E5M2` saturates
 //! (CUDA's satfinite: infinity becomes the largest finite value, NaN becomes +6 in FP4 and NaN in FP8). `convert`
-//! to `i32` rounds to nearest even, saturates, and maps NaN to 0. Nothing converts to `f8E8M0FNU` or `i1`.
+//! to `i32` rounds to nearest even, saturates, and maps NaN to 0. `convert` to `f8E8M0FNU`, whose result is linear
+//! scales, rounds down to a power of two. It saturates: numbers below 2^-127, zero included, become 2^-127, and infinity
+//! becomes 2^127. NaN and negative numbers become NaN. Nothing converts to `i1`.
+//!
+//! `bitcast` keeps bits. Between `f32` and `i32`, every NaN has the bits 0x7FC00000 in both directions, because NaNs
+//! count as equal elsewhere. From `f8E8M0FNU` to `i32` it gives the byte, 0 to 255. From `i32` to `f8E8M0FNU` it takes
+//! the low 8 bits. Both are linear scales.
+//!
+//! `and`, `or`, `shift_left` and `shift_right` take two `i32`. `shift_right` repeats the sign bit (arithmetic shift).
+//! The amount of a shift is read unsigned. From 32 on, `shift_left` gives 0, and `shift_right` 0 or -1 by the sign.
 //!
 //! `block_quantize` of v, with amax the largest magnitude of a block and rn an IEEE f32 rounding:
 //! - NVFP4, with the per-tensor scale g: s = e4m3(rn(rn(amax/6)/g)) and code = e2m1(rn(v / rn(s·g))). Codes are 0 where
@@ -124,7 +134,14 @@
 //!     +6. The scale keeps the sign of max(t, scale_min), which is NaN if t is. Then g may be absent, which is a g of 1.
 //! - MX: s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`), or the least power of two that brings amax within
 //!   range (`ceil`). With `even`, s is that of `floor`, and twice that if amax is at least 1.75 times a power of two.
-//!   code = rn(v / s).
+//!   code = rn(v / step), with step = s. Attributes change the edges, so that quantization written out op by op has an
+//!   equal `block_quantize`:
+//!   - `infinity` states s for a block with an infinity and no NaN. It is 2^127 (`largest`, the default), or that of an
+//!     amax of 2^128 (`exponent`).
+//!   - `nan` states the result for a block with a NaN: s and step are NaN (`propagate`, the default), s is NaN and step is
+//!     infinite (`infinite_step`), or both are those of an infinity (`infinity`).
+//!   - `least_scale` is a lower bound of s, a power of two. It defaults to 2^-127.
+//!   - `least_step` is the step where s is 2^-127: s itself (`scale`, the default), 2^-126 (`normal`) or 1 (`one`).
 //!
 //! `block_dequantize` is rn(code · scale · g).
 //!
@@ -141,7 +158,8 @@
 //! - `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, `clamp`, the functions of two operands, comparisons, `select` and
 //!   conversions must not differ.
 //!
-//! No kernel computes `log`, `sin`, `cos`, `floor`, `ceil`, `round` or `pow`.
+//! No kernel computes `log`, `log2`, `exp2`, `sin`, `cos`, `floor`, `ceil`, `round`, `pow`, `bitcast`, `and`, `or`,
+//! `shift_left` or `shift_right`.
 //!
 //! The error bound is propagated through the steps of the epilogue.
 #![forbid(unsafe_code)]
@@ -178,8 +196,8 @@ pub use interp::{InterpretError, interpret, interpret_op};
 pub use load::load;
 pub use module::{Module, Operation, ScaledMmaOperands, ValueData, ValueDef};
 pub use ops::{
-    AttributeError, AttributeValue, BinaryKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind,
-    ScaleRounding, ScaledMma, SliceRange, UnaryKind,
+    AttributeError, AttributeValue, BinaryKind, BitwiseKind, ConstantValue, OpKind, PadAmount, Predicate,
+    ReduceKind, ScaleRounding, ScaledMma, SliceRange, UnaryKind,
 };
 pub use program::{BlockFormat, Facts, Matmul, Program};
 pub use tensor::{Tensor, TensorError};

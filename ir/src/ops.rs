@@ -3,7 +3,9 @@
 use std::fmt;
 
 pub use crate::numeric::ScaleRounding;
-use crate::numeric::{CodeFormula, Nvfp4Formula, ScaleMin, Scaling};
+use crate::numeric::{
+    CodeFormula, InfinityScale, LeastScale, LeastStep, MxEdges, NanScale, Nvfp4Formula, ScaleMin, Scaling,
+};
 
 /// The kind of an operation, with its attributes. [`crate::Operation`] holds its operands and results.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +22,7 @@ pub enum OpKind {
         block: u32,
         /// Rounding of an MX scale to a power of two; absent for NVFP4.
         scale_rounding: Option<ScaleRounding>,
-        /// The formula of NVFP4; the default for MX.
+        /// The formula of NVFP4, and the edges of MX.
         formula: Nvfp4Formula,
     },
     /// Computes code · scale · g. Operands: codes, scales and optionally the per-tensor scale g, 1 by default.
@@ -30,10 +32,14 @@ pub enum OpKind {
     },
     /// Changes the element type.
     Convert,
+    /// Changes the element type and keeps the bits.
+    Bitcast,
     /// An elementwise function of one operand.
     Unary(UnaryKind),
     /// An elementwise function of two operands, which broadcast as in NumPy.
     Binary(BinaryKind),
+    /// A function of the bits of two integers, which broadcast as in NumPy.
+    Bitwise(BitwiseKind),
     /// Computes min(max(x, min), max). NaN propagates.
     Clamp {
         /// Lower bound.
@@ -229,6 +235,10 @@ named_enum!(
         Ceil => "ceil",
         /// The nearest integer; the even one of two.
         Round => "round",
+        /// 2^x
+        Exp2 => "exp2",
+        /// Logarithm to base 2. NaN below 0, -inf at 0.
+        Log2 => "log2",
     }
 );
 
@@ -249,6 +259,20 @@ named_enum!(
         Min => "min",
         /// The left operand to the power of the right one, as IEEE 754's `pow`.
         Pow => "pow",
+    }
+);
+
+named_enum!(
+    /// Functions of the bits of two integers. The amount of a shift is unsigned, so a negative one is large.
+    BitwiseKind {
+        /// The bits that both operands have.
+        And => "and",
+        /// The bits that an operand has.
+        Or => "or",
+        /// Moves bits up and adds zeros; 0 for an amount of 32 or more.
+        ShiftLeft => "shift_left",
+        /// Moves bits down and repeats the sign; the sign alone for an amount of 32 or more.
+        ShiftRight => "shift_right",
     }
 );
 
@@ -378,13 +402,14 @@ pub enum AttributeError {
 impl OpKind {
     /// The mnemonics of all ops.
     pub fn mnemonics() -> impl Iterator<Item = &'static str> {
-        const OTHERS: [&str; 20] = [
+        const OTHERS: [&str; 21] = [
             "scaled_mma",
             "mma",
             "swizzle_scales",
             "block_quantize",
             "block_dequantize",
             "convert",
+            "bitcast",
             "clamp",
             "compare",
             "select",
@@ -402,7 +427,8 @@ impl OpKind {
         ];
         let unary = UnaryKind::ALL.iter().map(|kind| kind.name());
         let binary = BinaryKind::ALL.iter().map(|kind| kind.name());
-        OTHERS.into_iter().chain(unary).chain(binary)
+        let bitwise = BitwiseKind::ALL.iter().map(|kind| kind.name());
+        OTHERS.into_iter().chain(unary).chain(binary).chain(bitwise)
     }
 
     /// A `block_quantize` with the default formula.
@@ -419,8 +445,10 @@ impl OpKind {
             OpKind::BlockQuantize { .. } => "block_quantize",
             OpKind::BlockDequantize { .. } => "block_dequantize",
             OpKind::Convert => "convert",
+            OpKind::Bitcast => "bitcast",
             OpKind::Unary(kind) => kind.name(),
             OpKind::Binary(kind) => kind.name(),
+            OpKind::Bitwise(kind) => kind.name(),
             OpKind::Clamp { .. } => "clamp",
             OpKind::Compare(_) => "compare",
             OpKind::Select => "select",
@@ -448,7 +476,7 @@ impl OpKind {
                 let mut attributes = formula_attributes(*formula);
                 attributes.push(("block", whole(*block)));
                 if let Some(rounding) = scale_rounding {
-                    attributes.push(("scale_rounding", AttributeValue::word(rounding_name(*rounding))));
+                    attributes.push(("scale_rounding", AttributeValue::word(rounding.name())));
                 }
                 attributes.sort_by_key(|(name, _)| *name);
                 attributes
@@ -479,8 +507,10 @@ impl OpKind {
             OpKind::Mma
             | OpKind::SwizzleScales
             | OpKind::Convert
+            | OpKind::Bitcast
             | OpKind::Unary(_)
             | OpKind::Binary(_)
+            | OpKind::Bitwise(_)
             | OpKind::Select
             | OpKind::Reshape
             | OpKind::Broadcast => Vec::new(),
@@ -524,12 +554,13 @@ impl OpKind {
                 scale_rounding: reader.optional_word(
                     "scale_rounding",
                     "floor, ceil or even",
-                    rounding_from_name,
+                    ScaleRounding::from_name,
                 )?,
                 formula: reader.formula()?,
             },
             "block_dequantize" => OpKind::BlockDequantize { block: reader.whole("block")? },
             "convert" => OpKind::Convert,
+            "bitcast" => OpKind::Bitcast,
             "clamp" => OpKind::Clamp { min: reader.number("min")?, max: reader.number("max")? },
             "compare" => {
                 OpKind::Compare(reader.word("predicate", "eq, ne, lt, le, gt or ge", Predicate::from_name)?)
@@ -552,16 +583,19 @@ impl OpKind {
             "softmax" => OpKind::Softmax { axis: reader.whole("axis")? },
             "layer_norm" => OpKind::LayerNorm { eps: reader.number("eps")? },
             "constant" => OpKind::Constant(reader.constant("value")?),
-            _ => match (UnaryKind::from_name(mnemonic), BinaryKind::from_name(mnemonic)) {
-                (Some(kind), _) => OpKind::Unary(kind),
-                (_, Some(kind)) => OpKind::Binary(kind),
-                _ => return Err(AttributeError::UnknownOp(mnemonic.to_owned())),
-            },
+            _ => elementwise(mnemonic).ok_or_else(|| AttributeError::UnknownOp(mnemonic.to_owned()))?,
         };
         reader.finish()?;
         named.finish(mnemonic)?;
         Ok(kind)
     }
+}
+
+/// The elementwise function with this name.
+fn elementwise(mnemonic: &str) -> Option<OpKind> {
+    let unary = UnaryKind::from_name(mnemonic).map(OpKind::Unary);
+    let binary = || BinaryKind::from_name(mnemonic).map(OpKind::Binary);
+    unary.or_else(binary).or_else(|| BitwiseKind::from_name(mnemonic).map(OpKind::Bitwise))
 }
 
 /// The attributes of a formula that differ from the default.
@@ -582,6 +616,19 @@ fn formula_attributes(formula: Nvfp4Formula) -> Vec<(&'static str, AttributeValu
     }
     if formula.scale_min != default.scale_min {
         attributes.push(("scale_min", AttributeValue::Number(f64::from(formula.scale_min.get()))));
+    }
+    let (edges, default) = (formula.mx, default.mx);
+    if edges.infinity != default.infinity {
+        attributes.push(("infinity", AttributeValue::word(edges.infinity.name())));
+    }
+    if edges.least_scale != default.least_scale {
+        attributes.push(("least_scale", AttributeValue::Number(f64::from(edges.least_scale.get()))));
+    }
+    if edges.least_step != default.least_step {
+        attributes.push(("least_step", AttributeValue::word(edges.least_step.name())));
+    }
+    if edges.nan != default.nan {
+        attributes.push(("nan", AttributeValue::word(edges.nan.name())));
     }
     attributes
 }
@@ -607,24 +654,6 @@ fn pad_attributes(amounts: &[PadAmount], value: f64) -> Vec<(&'static str, Attri
         ("low", list(|amount| amount.low as f64)),
         ("value", AttributeValue::Number(value)),
     ]
-}
-
-/// The name of a scale rounding in text.
-pub fn rounding_name(rounding: ScaleRounding) -> &'static str {
-    match rounding {
-        ScaleRounding::Floor => "floor",
-        ScaleRounding::Ceil => "ceil",
-        ScaleRounding::Even => "even",
-    }
-}
-
-fn rounding_from_name(name: &str) -> Option<ScaleRounding> {
-    match name {
-        "floor" => Some(ScaleRounding::Floor),
-        "ceil" => Some(ScaleRounding::Ceil),
-        "even" => Some(ScaleRounding::Even),
-        _ => None,
-    }
 }
 
 fn bool_from_name(name: &str) -> Option<bool> {
@@ -676,6 +705,7 @@ impl<'a> AttributeReader<'a> {
             global: self.optional_word("global", scaling, Scaling::from_name)?.unwrap_or_default(),
             codes: self.optional_word("codes", codes, CodeFormula::from_name)?.unwrap_or_default(),
             guard: self.optional_word("guard", "true or false", bool_from_name)?.unwrap_or(true),
+            mx: self.edges()?,
             ..Nvfp4Formula::DEFAULT
         };
         let Some(value) = self.find("scale_min") else { return Ok(formula) };
@@ -687,6 +717,30 @@ impl<'a> AttributeReader<'a> {
         };
         let invalid = || self.invalid("scale_min", "an f32 of at most 448", value);
         Ok(Nvfp4Formula { scale_min: bounded.ok_or_else(invalid)?, ..formula })
+    }
+
+    /// The edges of an MX quantization. An absent attribute has its default.
+    fn edges(&mut self) -> Result<MxEdges, AttributeError> {
+        let infinity = self.optional_word("infinity", "largest or exponent", InfinityScale::from_name)?;
+        let nan = self.optional_word("nan", "propagate, infinite_step or infinity", NanScale::from_name)?;
+        let least_step = self.optional_word("least_step", "scale, normal or one", LeastStep::from_name)?;
+        let least_scale = match self.find("least_scale") {
+            None => Some(LeastScale::default()),
+            Some(AttributeValue::Number(number)) if f64::from(*number as f32) == *number => {
+                LeastScale::new(*number as f32)
+            }
+            Some(_) => None,
+        };
+        let Some(least_scale) = least_scale else {
+            let found = self.require("least_scale", "a power of two")?;
+            return Err(self.invalid("least_scale", "a power of two from 2^-127 to 2^127", found));
+        };
+        Ok(MxEdges {
+            infinity: infinity.unwrap_or_default(),
+            nan: nan.unwrap_or_default(),
+            least_scale,
+            least_step: least_step.unwrap_or_default(),
+        })
     }
 
     fn whole(&mut self, name: &'static str) -> Result<u32, AttributeError> {

@@ -1,8 +1,8 @@
 //! The scalar functions behind the elementwise ops, shared by every implementation.
 //!
-//! They compute in `f64`; [`round_to`] rounds once to the type of the result. `exp`, `tanh`, `log`, `sin`, `cos`, `pow`
-//! and the error function come from the `libm` crate, so results do not depend on the system's math library.
-//! [`integer`] has the functions of two integers.
+//! They compute in `f64`; [`round_to`] rounds once to the type of the result. `exp`, `exp2`, `tanh`, `log`, `log2`,
+//! `sin`, `cos`, `pow` and the error function come from the `libm` crate, so results do not depend on the system's math library.
+//! [`integer`] and [`bitwise`] have the functions of two integers.
 //!
 //! # Double rounding
 //!
@@ -19,7 +19,7 @@
 use std::f64::consts::FRAC_1_SQRT_2;
 
 use crate::numeric;
-use crate::ops::{BinaryKind, Predicate, ScaleRounding, UnaryKind};
+use crate::ops::{BinaryKind, BitwiseKind, Predicate, ScaleRounding, UnaryKind};
 use crate::types::ElementType;
 
 /// Computes an elementwise function of one operand.
@@ -50,6 +50,8 @@ pub fn unary(kind: UnaryKind, x: f64) -> f64 {
         UnaryKind::Floor => x.floor(),
         UnaryKind::Ceil => x.ceil(),
         UnaryKind::Round => x.round_ties_even(),
+        UnaryKind::Exp2 => libm::exp2(x),
+        UnaryKind::Log2 => libm::log2(x),
     }
 }
 
@@ -79,6 +81,32 @@ pub fn integer(kind: BinaryKind, a: i32, b: i32) -> Option<i32> {
         BinaryKind::Div | BinaryKind::Pow => None,
     }
 }
+
+/// Computes a function of the bits of two integers.
+pub fn bitwise(kind: BitwiseKind, a: i32, b: i32) -> i32 {
+    // A negative amount becomes a large one.
+    let amount = b as u32;
+    match kind {
+        BitwiseKind::And => a & b,
+        BitwiseKind::Or => a | b,
+        BitwiseKind::ShiftLeft => a.checked_shl(amount).unwrap_or(0),
+        BitwiseKind::ShiftRight => a >> amount.min(i32::BITS - 1),
+    }
+}
+
+/// Returns the bits of an f32 as an integer. Every NaN has the bits 0x7FC00000.
+pub fn bits_of(x: f32) -> i32 {
+    if x.is_nan() { CANONICAL_NAN } else { x.to_bits() as i32 }
+}
+
+/// Returns the f32 with these bits. Every NaN is the one with the bits 0x7FC00000.
+pub fn of_bits(bits: i32) -> f32 {
+    let x = f32::from_bits(bits as u32);
+    if x.is_nan() { f32::from_bits(CANONICAL_NAN as u32) } else { x }
+}
+
+/// The bits of every NaN.
+const CANONICAL_NAN: i32 = 0x7FC0_0000;
 
 /// Computes min(max(x, min), max) with the `max` and `min` of [`binary`]: NaN propagates, from bounds as well.
 pub fn clamp(x: f64, min: f64, max: f64) -> f64 {

@@ -63,9 +63,10 @@ impl fmt::Display for SinkAttribute {
                 match scale_rounding {
                     None if *formula == Nvfp4Formula::DEFAULT => Ok(()),
                     None => write!(f, ":{formula}"),
-                    Some(ScaleRounding::Floor) => f.write_str(":floor"),
-                    Some(ScaleRounding::Ceil) => f.write_str(":ceil"),
-                    Some(ScaleRounding::Even) => f.write_str(":even"),
+                    Some(rounding) => {
+                        write!(f, ":{}", rounding.name())?;
+                        if *formula == Nvfp4Formula::DEFAULT { Ok(()) } else { write!(f, "_{formula}") }
+                    }
                 }
             }
             SinkAttribute::Reduction(kind, shape) => write!(f, "{kind}@{shape}"),
@@ -85,10 +86,13 @@ fn blocks(text: &str) -> Option<SinkAttribute> {
     let (scale, rest) = rest.split_once('/')?;
     let (block, scale_rounding, formula) = match rest.split_once(':') {
         None => (rest, None, Nvfp4Formula::DEFAULT),
-        Some((block, "floor")) => (block, Some(ScaleRounding::Floor), Nvfp4Formula::DEFAULT),
-        Some((block, "ceil")) => (block, Some(ScaleRounding::Ceil), Nvfp4Formula::DEFAULT),
-        Some((block, "even")) => (block, Some(ScaleRounding::Even), Nvfp4Formula::DEFAULT),
-        Some((block, formula)) => (block, None, formula.parse().ok()?),
+        Some((block, words)) => {
+            let (first, edges) = words.split_once('_').unwrap_or((words, ""));
+            match ScaleRounding::from_name(first) {
+                Some(rounding) => (block, Some(rounding), edges.parse().ok()?),
+                None => (block, None, words.parse().ok()?),
+            }
+        }
     };
     let (element, scale) = (ElementType::from_name(element)?, ElementType::from_name(scale)?);
     Some(SinkAttribute::Blocks { element, scale, block: block.parse().ok()?, scale_rounding, formula })

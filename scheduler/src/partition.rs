@@ -119,7 +119,7 @@ impl<'a> Kernels<'a> {
             }
             OpKind::ScaledMma(_) => return self.rejected_roots.get(&op).cloned(),
             OpKind::Convert => {
-                if let Some(message) = near_miss(module, op) {
+                if let Some(message) = near_miss(program, op) {
                     let code = ReasonCode::WrittenQuantization;
                     return Some(Rejection::new(code, format!("{label}: {message}")));
                 }

@@ -2,11 +2,14 @@
 //! several roots, chains of roots through quantization, and near misses.
 
 use fourfold::codegen::{BINARY_FUNCTIONS, UNARY_FUNCTIONS};
-use fourfold::ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin, Scaling};
+use fourfold::ir::numeric::{
+    CodeFormula, InfinityScale, LeastScale, LeastStep, MxEdges, NanScale, Nvfp4Formula, ScaleMin, Scaling,
+};
 use fourfold::ir::sample::{Recipe, Rule};
 use fourfold::ir::{
-    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, PadAmount, Predicate, ReduceKind,
-    ScaleLayout, ScaleRounding, ScaledMmaOptions, Shape, SliceRange, TensorType, UnaryKind, Value,
+    BinaryKind, BitwiseKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, PadAmount, Predicate,
+    ReduceKind, ScaleLayout, ScaleRounding, ScaledMmaOptions, Shape, SliceRange, TensorType, UnaryKind,
+    Value,
 };
 
 use crate::random::Random;
@@ -162,13 +165,38 @@ impl Generator {
         if !self.extended || self.random.percent(60) {
             return;
         }
-        let value = match self.random.below(4) {
+        let value = match self.random.below(5) {
+            4 => self.bits(m),
             0 => self.slice(m),
             1 => self.concat(m),
             2 => self.gather(m),
             _ => self.pad(m),
         };
         self.pool.push(value);
+    }
+
+    /// Returns f32 numbers whose bits have changed.
+    fn bits(&mut self, m: &Dim) -> Value {
+        let value = self.pick_from_pool(m);
+        let value = self.convert(value, ElementType::F32);
+        let shape = self.builder.ty(value).shape.clone();
+        let bits = TensorType::new(shape.clone(), ElementType::I32);
+        if self.random.percent(30) {
+            // Scales have at least two axes.
+            let as_scales = TensorType::scales(shape.clone(), ElementType::F8E8M0FNU, ScaleLayout::Linear);
+            if shape.len() >= 2 {
+                let powers = self.op(OpKind::Convert, &[value], as_scales);
+                return self.convert(powers, ElementType::F32);
+            }
+        }
+        let cast = self.op(OpKind::Bitcast, &[value], bits.clone());
+        let kind = self.random.pick(BitwiseKind::ALL);
+        let number =
+            self.random.pick(&[0.0, 1.0, 31.0, 32.0, -1.0, 8_388_607.0, -2_147_483_648.0, 2_139_095_040.0]);
+        let other = OpKind::Constant(ConstantValue::Splat(number));
+        let other = self.op(other, &[], TensorType::new(Shape::new(), ElementType::I32));
+        let changed = self.op(OpKind::Bitwise(kind), &[cast, other], bits);
+        self.op(OpKind::Bitcast, &[changed], TensorType::new(shape, ElementType::F32))
     }
 
     /// Returns scales of `[.., rows, k]`: linear, blocked, or converted from one to the other.
@@ -348,7 +376,22 @@ impl Generator {
             global: self.random.pick(&[Scaling::Divide, Scaling::Multiply]),
             codes: self.random.pick(&CodeFormula::ALL),
             guard: self.random.percent(30),
+            ..Nvfp4Formula::DEFAULT
         }
+    }
+
+    /// The default edges in most cases.
+    fn edges(&mut self) -> Nvfp4Formula {
+        if self.random.percent(60) {
+            return Nvfp4Formula::DEFAULT;
+        }
+        let mx = MxEdges {
+            infinity: self.random.pick(InfinityScale::ALL),
+            nan: self.random.pick(NanScale::ALL),
+            least_scale: LeastScale::of_byte(self.random.pick(&[0, 1, 120])).expect("a number"),
+            least_step: self.random.pick(LeastStep::ALL),
+        };
+        Nvfp4Formula { mx, ..Nvfp4Formula::DEFAULT }
     }
 
     fn quantize(&mut self, value: Value, block: u32) -> Quantized {
@@ -362,7 +405,7 @@ impl Generator {
         let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
         let layout = if self.random.percent(80) { ScaleLayout::Blocked } else { ScaleLayout::Linear };
         let mut operands = vec![value];
-        let formula = if nvfp4 { self.formula() } else { Nvfp4Formula::DEFAULT };
+        let formula = if nvfp4 { self.formula() } else { self.edges() };
         if nvfp4 && (formula.guard || self.random.percent(70)) {
             let one = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(1)] };
             operands.push(self.input(TensorType::new(one, ElementType::F32)));

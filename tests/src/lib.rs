@@ -9,6 +9,7 @@ pub mod generate;
 pub mod random;
 pub mod structure;
 pub mod written;
+pub mod written_mx;
 
 use std::path::{Path, PathBuf};
 

@@ -4,7 +4,7 @@
 //! those of the ends. Each code is compared under the kernel's own scale: it lies between the codes of the ends
 //! of its interval. Everything is computed as `fourfold_ir::numeric` computes it.
 
-use fourfold_ir::numeric::{self, MxElement, Nvfp4Formula, ScaleRounding};
+use fourfold_ir::numeric::{MxElement, Nvfp4Formula, ScaleRounding};
 use fourfold_ir::{ElementType, Tensor};
 
 use super::interval::Interval;
@@ -21,7 +21,7 @@ pub(super) struct BlockRule {
     pub(super) block: usize,
     /// The rounding of MX scales; `None` for NVFP4.
     pub(super) rounding: Option<ScaleRounding>,
-    /// The formula of NVFP4.
+    /// The formula of NVFP4, and the edges of MX.
     pub(super) formula: Nvfp4Formula,
     /// The per-tensor scale of NVFP4; 1 without one.
     pub(super) global: f32,
@@ -192,7 +192,7 @@ impl BlockRule {
     fn scale(&self, amax: f32) -> u8 {
         match self.rounding {
             None => self.formula.scale(amax, self.global),
-            Some(rounding) => numeric::quantize_mx_block(&[amax], self.mx_element(), rounding, &mut [0]),
+            Some(rounding) => self.formula.mx.scale(amax, self.mx_element(), rounding),
         }
     }
 
@@ -201,7 +201,7 @@ impl BlockRule {
         match self.rounding {
             // The caller handles blocks of zeros, so the amax is not zero.
             None => self.formula.step(scale, 1.0, self.global).code(value),
-            Some(_) => self.mx_element().encode(value / numeric::e8m0_to_f32(scale)),
+            Some(_) => self.mx_element().encode(value / self.formula.mx.step(scale)),
         }
     }
 
@@ -223,7 +223,7 @@ impl BlockRule {
 
 #[cfg(test)]
 mod tests {
-    use fourfold_ir::ScaleLayout;
+    use fourfold_ir::{ScaleLayout, numeric};
 
     use super::*;
 

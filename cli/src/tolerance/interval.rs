@@ -148,12 +148,14 @@ pub(super) fn unary(kind: UnaryKind, [low, high]: Interval) -> Interval {
     let f = |x| scalar::unary(kind, x);
     match kind {
         UnaryKind::Exp
+        | UnaryKind::Exp2
         | UnaryKind::Sqrt
         | UnaryKind::Tanh
         | UnaryKind::Erf
         | UnaryKind::Sigmoid
         | UnaryKind::Relu
         | UnaryKind::Log
+        | UnaryKind::Log2
         | UnaryKind::Floor
         | UnaryKind::Ceil
         | UnaryKind::Round => [f(low), f(high)],

@@ -9,7 +9,7 @@ mod template;
 
 use std::fmt;
 
-use fourfold_ir::numeric::Nvfp4Formula;
+use fourfold_ir::numeric::{MxEdges, Nvfp4Formula};
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 
 pub(crate) use self::template::STORE;
@@ -52,6 +52,15 @@ pub enum Format {
     },
     /// Codes of this element type (f4E2M1FN, f8E4M3FN or f8E5M2) with an f8E8M0FNU scale per 32.
     Mx(ElementType, ScaleRounding),
+    /// The same with other edges than the default.
+    MxBy {
+        /// The element type of the codes.
+        element: ElementType,
+        /// The rounding of scales.
+        rounding: ScaleRounding,
+        /// The edges.
+        edges: MxEdges,
+    },
 }
 
 /// The way in which scales beyond the last row and column become zero.
@@ -77,7 +86,7 @@ impl Format {
     pub fn block(self) -> u32 {
         match self {
             Format::Nvfp4 | Format::Nvfp4By { .. } => 16,
-            Format::Mx(..) => 32,
+            Format::Mx(..) | Format::MxBy { .. } => 32,
         }
     }
 
@@ -90,7 +99,7 @@ impl Format {
     pub fn scale(self) -> ElementType {
         match self {
             Format::Nvfp4 | Format::Nvfp4By { .. } => ElementType::F8E4M3FN,
-            Format::Mx(..) => ElementType::F8E8M0FNU,
+            Format::Mx(..) | Format::MxBy { .. } => ElementType::F8E8M0FNU,
         }
     }
 
@@ -98,7 +107,7 @@ impl Format {
     pub fn element(self) -> ElementType {
         match self {
             Format::Nvfp4 | Format::Nvfp4By { .. } => ElementType::F4E2M1FN,
-            Format::Mx(element, _) => element,
+            Format::Mx(element, _) | Format::MxBy { element, .. } => element,
         }
     }
 
@@ -106,14 +115,15 @@ impl Format {
     pub fn scale_rounding(self) -> Option<ScaleRounding> {
         match self {
             Format::Nvfp4 | Format::Nvfp4By { .. } => None,
-            Format::Mx(_, rounding) => Some(rounding),
+            Format::Mx(_, rounding) | Format::MxBy { rounding, .. } => Some(rounding),
         }
     }
 
-    /// The formula of NVFP4; the default for MX.
+    /// The formula of NVFP4, and the edges of MX.
     pub fn formula(self) -> Nvfp4Formula {
         match self {
             Format::Nvfp4By { formula, .. } => formula,
+            Format::MxBy { edges, .. } => Nvfp4Formula { mx: edges, ..Nvfp4Formula::DEFAULT },
             Format::Nvfp4 | Format::Mx(..) => Nvfp4Formula::DEFAULT,
         }
     }
@@ -126,19 +136,18 @@ impl fmt::Display for Format {
             Format::Nvfp4By { formula, has_global } => {
                 return write!(f, "nvfp4_{formula}{}", if *has_global { "" } else { "_noglobal" });
             }
-            Format::Mx(element, rounding) => (element, rounding),
+            Format::Mx(element, rounding) | Format::MxBy { element, rounding, .. } => (element, rounding),
         };
         let element = match element {
             ElementType::F8E4M3FN => "mxfp8_e4m3",
             ElementType::F8E5M2 => "mxfp8_e5m2",
             _ => "mxfp4",
         };
-        let rounding = match rounding {
-            ScaleRounding::Floor => "floor",
-            ScaleRounding::Ceil => "ceil",
-            ScaleRounding::Even => "even",
-        };
-        write!(f, "{element}_{rounding}")
+        write!(f, "{element}_{}", rounding.name())?;
+        match self {
+            Format::MxBy { .. } => write!(f, "_{}", self.formula()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -183,9 +192,10 @@ impl BlockQuantizeSpec {
         let rounding = match format.scale_rounding() {
             None if format.formula() == Nvfp4Formula::DEFAULT => String::new(),
             None => format!(":{}", format.formula()),
-            Some(ScaleRounding::Floor) => ":floor".to_owned(),
-            Some(ScaleRounding::Ceil) => ":ceil".to_owned(),
-            Some(ScaleRounding::Even) => ":even".to_owned(),
+            Some(rounding) if format.formula() == Nvfp4Formula::DEFAULT => {
+                format!(":{}", rounding.name())
+            }
+            Some(rounding) => format!(":{}_{}", rounding.name(), format.formula()),
         };
         let (element, scale, block) = (format.element(), format.scale(), format.block());
         format!("block_quantize values={input}{global} q={element}:{scale}/{block}{rounding} {layout}")

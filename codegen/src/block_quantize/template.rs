@@ -1,12 +1,13 @@
 //! The template variables of a block quantization kernel.
 
-use fourfold_ir::numeric::Nvfp4Formula;
+use fourfold_ir::numeric::{MxEdges, Nvfp4Formula};
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use serde::Serialize;
 
 use super::{BlockQuantizeSpec, Configuration, Padding};
 use crate::epilogue::{
-    even_functions, formula_functions, outputs::blocks, quantization_functions, scale_functions,
+    edge_functions, even_functions, formula_functions, outputs::blocks, quantization_functions,
+    scale_functions,
 };
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template};
 use crate::targets::Target;
@@ -91,6 +92,7 @@ struct Clear {
 /// The device functions of a format.
 fn functions(scale_rounding: Option<ScaleRounding>, formula: Nvfp4Formula) -> String {
     let more = match scale_rounding {
+        Some(_) if formula.mx != MxEdges::DEFAULT => edge_functions(),
         Some(ScaleRounding::Even) => even_functions(),
         _ if formula != Nvfp4Formula::DEFAULT => formula_functions(),
         _ => return quantization_functions().to_owned(),

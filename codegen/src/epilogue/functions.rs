@@ -125,6 +125,8 @@ fn body(kind: UnaryKind) -> Option<&'static str> {
   return x < -120.0f ? x * 0.0f : logistic_product(x, fminf(fabsf(x), 200.0f), 0.0f);"
         }
         UnaryKind::Log
+        | UnaryKind::Log2
+        | UnaryKind::Exp2
         | UnaryKind::Sin
         | UnaryKind::Cos
         | UnaryKind::Floor

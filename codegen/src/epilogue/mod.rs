@@ -14,8 +14,8 @@ use fourfold_scheduler::EpilogueRef;
 
 pub use self::functions::device_functions;
 pub use self::outputs::{
-    even_functions, formula_functions, formula_type, output_functions, quantization_functions,
-    scale_functions,
+    edge_functions, edges_type, even_functions, formula_functions, formula_type, output_functions,
+    quantization_functions, scale_functions,
 };
 pub(crate) use self::planned::of_plan;
 

@@ -61,7 +61,8 @@ fn output_signature(epilogue: &Epilogue, output: &Output) -> String {
             let mut word = format!("q={element}:{}/{block}", scale_element(scale_rounding));
             word += &scale_rounding.map_or(String::new(), |rounding| format!(":{}", direction(rounding)));
             if formula != Nvfp4Formula::DEFAULT {
-                word += &format!(":{formula}");
+                let separator = if scale_rounding.is_none() { ':' } else { '_' };
+                word += &format!("{separator}{formula}");
             }
             word + &global.map_or(String::new(), |operand| format!("*x{operand}"))
         }
@@ -83,7 +84,8 @@ fn output_name(epilogue: &Epilogue, output: &Output) -> String {
         OutputKind::Quantized { element, scale_rounding, formula, .. } => match scale_rounding {
             None if formula == Nvfp4Formula::DEFAULT => "nvfp4".to_owned(),
             None => format!("nvfp4_{formula}"),
-            Some(_) => format!("mx{element}"),
+            Some(_) if formula == Nvfp4Formula::DEFAULT => format!("mx{element}"),
+            Some(_) => format!("mx{element}_{formula}"),
         },
         OutputKind::Reduced { kind, .. } => kind.to_string(),
     }

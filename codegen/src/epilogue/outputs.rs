@@ -1,6 +1,6 @@
 //! The outputs of a kernel: their tensors, and the device code that writes outputs other than D.
 
-use fourfold_ir::numeric::{CodeFormula, Nvfp4Formula, Scaling};
+use fourfold_ir::numeric::{CodeFormula, InfinityScale, MxEdges, NanScale, Nvfp4Formula, Scaling};
 use fourfold_ir::{ElementType, OperandShape, ReduceKind, ScaleRounding};
 use serde::Serialize;
 
@@ -10,6 +10,7 @@ use crate::source::Role;
 
 const FORMATS: &str = include_str!("outputs/formats.cuh");
 const FORMULA: &str = include_str!("outputs/formula.cuh");
+const EDGES: &str = include_str!("outputs/edges.cuh");
 const EVEN: &str = include_str!("outputs/even.cuh");
 const SUBTILE: &str = include_str!("outputs/subtile.cuh");
 const PLACE: &str = include_str!("outputs/place.cuh");
@@ -22,6 +23,12 @@ const QUANTIZED: &str = include_str!("outputs/quantized.cuh");
 /// The device functions that quantize blocks, for compilation by themselves, also on the host.
 pub fn quantization_functions() -> &'static str {
     FORMATS
+}
+
+/// The device functions that quantize MX blocks with other edges than the default. They follow
+/// [`quantization_functions`].
+pub fn edge_functions() -> &'static str {
+    EDGES
 }
 
 /// The device functions that quantize NVFP4 blocks by other formulas than the default. They follow
@@ -236,9 +243,13 @@ fn block_texts(epilogue: &Epilogue) -> Vec<&'static str> {
             OutputKind::Value | OutputKind::Reduced { .. } => false,
         })
     };
-    let even = has(|rounding, _| rounding == Some(ScaleRounding::Even)).then_some(EVEN);
-    let formula = has(|_, formula| formula != Nvfp4Formula::DEFAULT).then_some(FORMULA);
-    [Some(FORMATS), even, formula, Some(SCALES), Some(QUANTIZED)].into_iter().flatten().collect()
+    let even =
+        has(|rounding, formula| rounding == Some(ScaleRounding::Even) && formula == Nvfp4Formula::DEFAULT)
+            .then_some(EVEN);
+    let edges = has(|_, formula| formula.mx != MxEdges::DEFAULT).then_some(EDGES);
+    let formula =
+        has(|rounding, formula| rounding.is_none() && formula != Nvfp4Formula::DEFAULT).then_some(FORMULA);
+    [Some(FORMATS), even, edges, formula, Some(SCALES), Some(QUANTIZED)].into_iter().flatten().collect()
 }
 
 /// Returns whether an output is quantized in blocks.
@@ -300,9 +311,29 @@ pub(crate) fn blocks(
     match scale_rounding {
         None if formula == Nvfp4Formula::DEFAULT => "Nvfp4".to_owned(),
         None => formula_type(formula),
+        Some(rounding) if formula.mx != MxEdges::DEFAULT => edges_type(format, rounding, formula.mx),
         Some(ScaleRounding::Even) => format!("MxEven<{format}>"),
         Some(rounding) => format!("Mx<{format}, {}>", rounding == ScaleRounding::Ceil),
     }
+}
+
+/// The device type that quantizes an MX block with these edges, of [`edge_functions`]. `format` is `E2m1`, `E4m3` or
+/// `E5m2`.
+pub fn edges_type(format: &str, rounding: ScaleRounding, edges: MxEdges) -> String {
+    let power = match rounding {
+        ScaleRounding::Floor => "kFloor",
+        ScaleRounding::Ceil => "kCeil",
+        ScaleRounding::Even => "kEven",
+    };
+    let nan = match edges.nan {
+        NanScale::Propagate => "kPropagate",
+        NanScale::InfiniteStep => "kInfiniteStep",
+        NanScale::Infinity => "kInfinity",
+    };
+    // The reciprocal of the step of the least scale, which is a power of two.
+    let factor = (1.0 / edges.step(0)).to_bits();
+    let (least, literal) = (edges.least_scale.byte(), edges.infinity == InfinityScale::Exponent);
+    format!("MxBy<{format}, Power::{power}, {least:#04x}u, {literal}, NanRule::{nan}, {factor:#010x}u>")
 }
 
 /// The device type that quantizes an NVFP4 block by this formula, of [`formula_functions`].

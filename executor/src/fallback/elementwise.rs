@@ -1,7 +1,7 @@
 //! Elementwise ops: broadcast operands, one function and one rounding, in cache-sized chunks.
 
 use fourfold_ir::scalar;
-use fourfold_ir::{BinaryKind, ConstantValue, ElementType, Predicate, Tensor, UnaryKind};
+use fourfold_ir::{BinaryKind, BitwiseKind, ConstantValue, ElementType, Predicate, Tensor, UnaryKind};
 
 use super::codec::{Codec, Number};
 use super::view::View;
@@ -69,6 +69,54 @@ fn integers(
         BinaryKind::Div | BinaryKind::Pow => {
             Err(FallbackError::Internal { reason: "integers have no div and no pow" })
         }
+    }
+}
+
+/// Applies a function to the bits of every pair of integers.
+pub(super) fn bitwise(
+    kind: BitwiseKind,
+    left: &Tensor,
+    right: &Tensor,
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let of = |function: fn(i32, i32) -> i32| {
+        map2(left, right, result, move |a: f64, b: f64| f64::from(function(a as i32, b as i32)))
+    };
+    // A negative amount is a large one.
+    match kind {
+        BitwiseKind::And => of(|a, b| a & b),
+        BitwiseKind::Or => of(|a, b| a | b),
+        BitwiseKind::ShiftLeft => of(|a, b| if (0..32).contains(&b) { a << b } else { 0 }),
+        BitwiseKind::ShiftRight => of(|a, b| a >> if (0..32).contains(&b) { b } else { 31 }),
+    }
+}
+
+/// Changes the element type and keeps the bits. NaN has one pattern.
+pub(super) fn bitcast(x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    /// The bits of the NaN that every NaN becomes.
+    const NAN: u32 = 0x7FC0_0000;
+    let one_nan = |bits: u32| if bits & 0x7FFF_FFFF > 0x7F80_0000 { NAN } else { bits };
+    let bytes = x.bytes();
+    match (x.element(), result.element) {
+        (ElementType::F8E8M0FNU, ElementType::I32) => result.fill(CHUNK, |start, out| {
+            for (quad, byte) in out.as_chunks_mut::<4>().0.iter_mut().zip(&bytes[start..]) {
+                *quad = u32::from(*byte).to_le_bytes();
+            }
+        }),
+        (ElementType::I32, ElementType::F8E8M0FNU) => result.fill(CHUNK, |start, out| {
+            for (byte, quad) in out.iter_mut().zip(bytes[4 * start..].as_chunks::<4>().0) {
+                *byte = quad[0];
+            }
+        }),
+        (ElementType::F32, ElementType::I32) | (ElementType::I32, ElementType::F32) => {
+            result.fill(CHUNK, |start, out| {
+                let quads = bytes[4 * start..].as_chunks::<4>().0;
+                for (to, from) in out.as_chunks_mut::<4>().0.iter_mut().zip(quads) {
+                    *to = one_nan(u32::from_le_bytes(*from)).to_le_bytes();
+                }
+            })
+        }
+        _ => Err(FallbackError::Internal { reason: "a bitcast is of f32, i32 or f8E8M0FNU" }),
     }
 }
 

@@ -226,8 +226,10 @@ fn compute(
             quantize::block_dequantize(*block as usize, codes, scales, global.first().copied(), result)?
         }
         (OpKind::Convert, [x]) => elementwise::convert(x, result)?,
+        (OpKind::Bitcast, [x]) => elementwise::bitcast(x, result)?,
         (OpKind::Unary(kind), [x]) => elementwise::unary(*kind, x, result)?,
         (OpKind::Binary(kind), [left, right]) => elementwise::binary(*kind, left, right, result)?,
+        (OpKind::Bitwise(kind), [left, right]) => elementwise::bitwise(*kind, left, right, result)?,
         (OpKind::Clamp { min, max }, [x]) => elementwise::clamp(*min, *max, x, result)?,
         (OpKind::Compare(predicate), [left, right]) => elementwise::compare(*predicate, left, right, result)?,
         (OpKind::Select, [_, _, _]) => elementwise::select(operands, result)?,

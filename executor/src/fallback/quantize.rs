@@ -46,7 +46,8 @@ pub(super) fn block_quantize(
                 *scale = match scale_rounding {
                     None => numeric::quantize_nvfp4_block_by(formula, values, global, block_codes),
                     Some(rounding) => {
-                        numeric::quantize_mx_block(values, mx_element(element), rounding, block_codes)
+                        let rule = (rounding, formula.mx);
+                        numeric::quantize_mx_block_by(rule, values, mx_element(element), block_codes)
                     }
                 };
                 store_codes(block_codes, codes);

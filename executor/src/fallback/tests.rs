@@ -5,8 +5,8 @@ mod joining;
 use fourfold_ir::ScaleLayout::{Blocked, Linear};
 use fourfold_ir::numeric;
 use fourfold_ir::{
-    BinaryKind, Builder, ConstantValue, Dim, Module, Predicate, ReduceKind, ScaleRounding, TensorType,
-    UnaryKind, interpret_op, verify,
+    BinaryKind, BitwiseKind, Builder, ConstantValue, Dim, Module, Predicate, ReduceKind, ScaleRounding,
+    TensorType, UnaryKind, interpret_op, verify,
 };
 
 use super::*;
@@ -216,6 +216,39 @@ fn every_conversion_equals_the_interpreter() {
 }
 
 #[test]
+fn bits_equal_the_interpreter() {
+    let words = |dims: &[usize], seed: u32| {
+        let special =
+            [0u32, 1, 31, 32, 33, u32::MAX, 1 << 31, 0x7F80_0000, 0x7FC0_0001, 0xFF80_0001, 23, 255];
+        let count: usize = dims.iter().product();
+        let word = |index: usize| match index % 3 {
+            0 => special[(index / 3 + seed as usize) % special.len()],
+            _ => (index as u32 + seed).wrapping_mul(0x9E37_79B9),
+        };
+        let bytes = (0..count).flat_map(|index| word(index).to_le_bytes()).collect();
+        Tensor::new(I32, dims.to_vec(), None, bytes).unwrap()
+    };
+    for (index, [left, right, result]) in BROADCASTS.into_iter().enumerate() {
+        let (left, right) = (words(left, index as u32), words(right, 7));
+        for kind in BitwiseKind::ALL {
+            check(&OpKind::Bitwise(*kind), &[&left, &right], &[(I32, result, None)]);
+        }
+    }
+    let dims: &[usize] = &[9, 331];
+    let x = words(dims, 5);
+    let as_f32 = Tensor::new(F32, dims.to_vec(), None, x.bytes().to_vec()).unwrap();
+    check(&OpKind::Bitcast, &[&x], &[(F32, dims, None)]);
+    check(&OpKind::Bitcast, &[&as_f32], &[(I32, dims, None)]);
+    check(&OpKind::Bitcast, &[&x], &[(E8M0, dims, Some(Linear))]);
+    check(&OpKind::Convert, &[&as_f32], &[(E8M0, dims, Some(Linear))]);
+    let all = Tensor::from_codes(E8M0, vec![8, 32], Some(Linear), (0..=255).collect()).unwrap();
+    check(&OpKind::Bitcast, &[&all], &[(I32, &[8, 32], None)]);
+    for element in [F16, BF16] {
+        check(&OpKind::Convert, &[&sample(element, dims, 6)], &[(E8M0, dims, Some(Linear))]);
+    }
+}
+
+#[test]
 fn moved_elements_are_where_the_interpreter_puts_them() {
     for element in [E5M2, I1, BF16, F32, I32] {
         let x = sample(element, &[3, 5, 14], 6);
@@ -330,6 +363,7 @@ fn quantization_equals_the_interpreter_in_both_layouts() {
                 global: [numeric::Scaling::Divide, numeric::Scaling::Multiply][index % 2],
                 codes,
                 guard,
+                ..numeric::Nvfp4Formula::DEFAULT
             };
             let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None, formula };
             for layout in [Linear, Blocked] {

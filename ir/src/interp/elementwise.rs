@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::ops::{BinaryKind, ConstantValue, Predicate, UnaryKind};
+use crate::ops::{BinaryKind, BitwiseKind, ConstantValue, Predicate, UnaryKind};
 use crate::scalar;
 use crate::tensor::Tensor;
 use crate::types::ElementType;
@@ -34,6 +34,30 @@ pub(super) fn binary(kind: BinaryKind, left: &Tensor, right: &Tensor, dims: &[us
             .collect();
     }
     left.zip(right).map(|(a, b)| scalar::binary(kind, a, b)).collect()
+}
+
+/// Broadcasts both operands to `dims` and applies a function to the bits of each pair of elements.
+pub(super) fn bitwise(kind: BitwiseKind, left: &Tensor, right: &Tensor, dims: &[usize]) -> Vec<f64> {
+    let pairs = broadcast_values(left, dims).zip(broadcast_values(right, dims));
+    pairs.map(|(a, b)| f64::from(scalar::bitwise(kind, a as i32, b as i32))).collect()
+}
+
+/// Returns the codes of elements of another type with the same bits.
+pub(super) fn bitcast(operand: &Tensor, element: ElementType) -> Vec<u8> {
+    let words = |operand: &Tensor| -> Vec<i32> {
+        let values = operand.to_f64().into_iter();
+        match operand.element() {
+            ElementType::F32 => values.map(|x| scalar::bits_of(x as f32)).collect(),
+            ElementType::F8E8M0FNU => operand.to_codes().into_iter().map(i32::from).collect(),
+            _ => values.map(|x| x as i32).collect(),
+        }
+    };
+    let words = words(operand).into_iter();
+    match element {
+        ElementType::F32 => words.flat_map(|word| scalar::of_bits(word).to_le_bytes()).collect(),
+        ElementType::F8E8M0FNU => words.map(|word| word as u8).collect(),
+        _ => words.flat_map(i32::to_le_bytes).collect(),
+    }
 }
 
 /// Clamps each element.

@@ -278,9 +278,11 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
             Values(quantize::block_dequantize(operands[0], operands[1], global, *block as usize))
         }
         OpKind::Convert => Values(operands[0].to_f64()),
+        OpKind::Bitcast => Codes(elementwise::bitcast(operands[0], result.element)),
         OpKind::Constant(value) => Values(elementwise::constant(value, dims)),
         OpKind::Unary(kind) => Values(elementwise::unary(*kind, operands[0])),
         OpKind::Binary(kind) => Values(elementwise::binary(*kind, operands[0], operands[1], dims)),
+        OpKind::Bitwise(kind) => Values(elementwise::bitwise(*kind, operands[0], operands[1], dims)),
         OpKind::Clamp { min, max } => Values(elementwise::clamp(operands[0], *min, *max)),
         OpKind::Compare(predicate) => Codes(elementwise::compare(*predicate, operands[0], operands[1], dims)),
         OpKind::Select => {

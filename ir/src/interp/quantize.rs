@@ -10,7 +10,7 @@ use crate::types::ElementType;
 pub(super) struct BlockRule {
     pub(super) block: usize,
     pub(super) scale_rounding: Option<ScaleRounding>,
-    /// The formula of NVFP4.
+    /// The formula of NVFP4, and the edges of MX.
     pub(super) formula: Nvfp4Formula,
     /// The type of the codes.
     pub(super) element: ElementType,
@@ -33,7 +33,9 @@ pub(super) fn block_quantize(
         .zip(codes.chunks_mut(block))
         .map(|(values, codes)| match scale_rounding {
             None => numeric::quantize_nvfp4_block_by(formula, values, global, codes),
-            Some(rounding) => numeric::quantize_mx_block(values, mx_element(element), rounding, codes),
+            Some(rounding) => {
+                numeric::quantize_mx_block_by((rounding, formula.mx), values, mx_element(element), codes)
+            }
         })
         .collect();
     (codes, scales)

@@ -17,6 +17,23 @@ pub enum ScaleRounding {
     Even,
 }
 
+impl ScaleRounding {
+    /// The name in text.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScaleRounding::Floor => "floor",
+            ScaleRounding::Ceil => "ceil",
+            ScaleRounding::Even => "even",
+        }
+    }
+
+    /// The variant with this name in text.
+    pub fn from_name(name: &str) -> Option<ScaleRounding> {
+        let all = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even];
+        all.into_iter().find(|known| known.name() == name)
+    }
+}
+
 /// The value of each `f4E2M1FN` code.
 pub const E2M1_VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];

@@ -1,4 +1,4 @@
-//! The formula by which `block_quantize` computes NVFP4 scales and codes.
+//! The formula by which `block_quantize` computes NVFP4 scales and codes, with the edges of the MX formats.
 //!
 //! Programs that write the quantization out op by op differ in a few roundings and guards. Each field of
 //! [`Nvfp4Formula`] is one of these differences, so that every such program equals one formula bit for bit.
@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::formats::{e2m1_from_f32, e4m3_from_f32, e4m3_to_f32, ue4m3_from_f32, ue4m3_to_f32};
+use super::mx_formula::MxEdges;
 
 /// The largest `f4E2M1FN` value. The scale maps a block's largest magnitude to it.
 const E2M1_MAX: f32 = 6.0;
@@ -75,6 +76,8 @@ pub struct Nvfp4Formula {
     /// True if scales are unsigned, and codes are 0 where amax or the step is 0. Without guards, the formula is taken
     /// literally: 0/0 is NaN, and the scale has the sign of t.
     pub guard: bool,
+    /// The edges of the MX formats, to which no other field applies. The default for NVFP4.
+    pub mx: MxEdges,
 }
 
 impl Default for Nvfp4Formula {
@@ -114,6 +117,7 @@ impl Nvfp4Formula {
         global: Scaling::Divide,
         codes: CodeFormula::Quotient,
         guard: true,
+        mx: MxEdges::DEFAULT,
     };
 
     /// The scale of a block whose largest magnitude is `amax`: NaN if any value is NaN, 0 for an empty block.
@@ -211,7 +215,7 @@ impl fmt::Display for Nvfp4Formula {
             (!self.guard).then(|| "unguarded".to_owned()),
             (self.scale_min.0 != 0).then(|| format!("min{:08x}", self.scale_min.0)),
         ];
-        let words: Vec<String> = words.into_iter().flatten().collect();
+        let words: Vec<String> = words.into_iter().flatten().chain(self.mx.words()).collect();
         f.write_str(&words.join("_"))
     }
 }
@@ -233,6 +237,7 @@ impl FromStr for Nvfp4Formula {
                 "rstep" => formula.codes = CodeFormula::ReciprocalStep,
                 "rscale" => formula.codes = CodeFormula::ReciprocalScale,
                 "unguarded" => formula.guard = false,
+                _ if formula.mx.apply(word).is_some() => {}
                 _ => {
                     let bits = word.strip_prefix("min").ok_or(UnknownFormula)?;
                     let bits = u32::from_str_radix(bits, 16).map_err(|_| UnknownFormula)?;
@@ -246,6 +251,7 @@ impl FromStr for Nvfp4Formula {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{InfinityScale, LeastScale, LeastStep, NanScale};
     use super::*;
 
     fn bound(least: f32) -> ScaleMin {
@@ -262,8 +268,23 @@ mod tests {
                     for guard in [true, false] {
                         for least in [0.0, -0.0, 0.015625, 448.0, -1.0, f32::NEG_INFINITY] {
                             let scale_min = bound(least);
-                            all.push(Nvfp4Formula { scale_min, amax, global, codes, guard });
+                            let mx = MxEdges::DEFAULT;
+                            all.push(Nvfp4Formula { scale_min, amax, global, codes, guard, mx });
                         }
+                    }
+                }
+            }
+        }
+        for infinity in InfinityScale::ALL {
+            for nan in NanScale::ALL {
+                for least_step in LeastStep::ALL {
+                    for byte in [0, 1, 0xFE] {
+                        let least_scale = LeastScale::of_byte(byte).expect("a number");
+                        let mx =
+                            MxEdges { infinity: *infinity, nan: *nan, least_scale, least_step: *least_step };
+                        all.extend(
+                            (mx != MxEdges::DEFAULT).then_some(Nvfp4Formula { mx, ..Nvfp4Formula::DEFAULT }),
+                        );
                     }
                 }
             }
@@ -281,7 +302,7 @@ mod tests {
         texts.sort();
         texts.dedup();
         assert_eq!(texts.len(), formulas().len());
-        for wrong in ["1/7", "min", "min7fc00000", "min43e00001", "unguarded;"] {
+        for wrong in ["1/7", "leastff", "least", "min", "min7fc00000", "min43e00001", "unguarded;"] {
             assert_eq!(wrong.parse::<Nvfp4Formula>(), Err(UnknownFormula), "{wrong}");
         }
     }

@@ -21,6 +21,8 @@
 
 mod formats;
 mod formula;
+mod mx_element;
+mod mx_formula;
 #[cfg(test)]
 mod oracle;
 mod pack;
@@ -35,8 +37,10 @@ pub use formats::{
     ue4m3_from_f32, ue4m3_to_f32,
 };
 pub use formula::{CodeFormula, Nvfp4Formula, Nvfp4Step, ScaleMin, Scaling, UnknownFormula};
+pub use mx_element::MxElement;
+pub use mx_formula::{InfinityScale, LeastScale, LeastStep, MxEdges, NanScale};
 pub use pack::{PackError, e2m1_at, pack_e2m1, set_e2m1, unpack_e2m1};
-pub use quantize::{MxElement, quantize_mx_block, quantize_nvfp4_block, quantize_nvfp4_block_by};
+pub use quantize::{quantize_mx_block, quantize_mx_block_by, quantize_nvfp4_block, quantize_nvfp4_block_by};
 pub use scale_layout::{
     LayoutError, blocked_len, blocked_offset, blocked_to_linear, checked_blocked_len, linear_to_blocked,
 };

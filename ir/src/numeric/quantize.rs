@@ -4,68 +4,10 @@
 //! [`pack_e2m1`](super::pack_e2m1) takes them. Every division and product is an IEEE `f32` operation, rounded to
 //! nearest even, with subnormals; the formulas write it rn().
 
-use super::formats::{
-    ONE_POINT_75, ScaleRounding, e2m1_from_f32, e2m1_to_f32, e4m3_from_f32, e4m3_to_f32, e5m2_from_f32,
-    e5m2_to_f32, e8m0_from_f32, e8m0_to_f32,
-};
+use super::formats::ScaleRounding;
 use super::formula::Nvfp4Formula;
-
-/// The largest `f4E2M1FN` value.
-const E2M1_MAX: f32 = 6.0;
-
-/// The code of the largest `f8E8M0FNU` value, 2^127.
-const E8M0_MAX: u8 = 0xFE;
-
-/// The element format of an MX block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MxElement {
-    /// `f4E2M1FN`: MXFP4.
-    E2M1,
-    /// `f8E4M3FN`: MXFP8 with more precision.
-    E4M3,
-    /// `f8E5M2`: MXFP8 with more range.
-    E5M2,
-}
-
-impl MxElement {
-    /// The exponent of the largest finite value (emax in the OCP MX specification).
-    pub fn max_exponent(self) -> u8 {
-        match self {
-            Self::E2M1 => 2,
-            Self::E4M3 => 8,
-            Self::E5M2 => 15,
-        }
-    }
-
-    /// The largest finite value.
-    pub fn max_value(self) -> f32 {
-        match self {
-            Self::E2M1 => E2M1_MAX,
-            Self::E4M3 => 448.0,
-            Self::E5M2 => 57344.0,
-        }
-    }
-
-    /// Encodes `v` with the `*_from_f32` function of the format.
-    #[inline]
-    pub fn encode(self, v: f32) -> u8 {
-        match self {
-            Self::E2M1 => e2m1_from_f32(v),
-            Self::E4M3 => e4m3_from_f32(v),
-            Self::E5M2 => e5m2_from_f32(v),
-        }
-    }
-
-    /// Decodes a code with the `*_to_f32` function of the format.
-    #[inline]
-    pub fn decode(self, code: u8) -> f32 {
-        match self {
-            Self::E2M1 => e2m1_to_f32(code),
-            Self::E4M3 => e4m3_to_f32(code),
-            Self::E5M2 => e5m2_to_f32(code),
-        }
-    }
-}
+use super::mx_element::MxElement;
+use super::mx_formula::MxEdges;
 
 /// Quantizes one NVFP4 block with the per-tensor scale `global`. Writes an `f4E2M1FN` code for each value and returns
 /// the block's scale, an unsigned `f8E4M3FN` byte.
@@ -143,38 +85,28 @@ pub fn quantize_mx_block(
     rounding: ScaleRounding,
     codes: &mut [u8],
 ) -> u8 {
+    quantize_mx_block_by((rounding, MxEdges::DEFAULT), values, element, codes)
+}
+
+/// Quantizes one MX block with edges of its own. Writes a code of `element` for each value and returns the block's
+/// scale, an `f8E8M0FNU` byte.
+///
+/// # Panics
+///
+/// If `codes` is not as long as `values`.
+pub fn quantize_mx_block_by(
+    (rounding, edges): (ScaleRounding, MxEdges),
+    values: &[f32],
+    element: MxElement,
+    codes: &mut [u8],
+) -> u8 {
     assert_eq!(values.len(), codes.len(), "one code for each value");
-    let scale = mx_scale(largest_magnitude(values), element, rounding);
-    let step = e8m0_to_f32(scale);
+    let scale = edges.scale(largest_magnitude(values), element, rounding);
+    let step = edges.step(scale);
     for (code, &v) in codes.iter_mut().zip(values) {
         *code = element.encode(v / step);
     }
     scale
-}
-
-/// The `f8E8M0FNU` scale of a block whose largest magnitude is `amax`.
-fn mx_scale(amax: f32, element: MxElement, rounding: ScaleRounding) -> u8 {
-    let floor = e8m0_from_f32(amax, ScaleRounding::Floor);
-    if !amax.is_finite() {
-        // `floor` of a NaN is NaN.
-        return if amax.is_nan() { floor } else { E8M0_MAX };
-    }
-    // amax = m * 2^e and max = m' * 2^emax with both m in [1, 2), so amax / max lies in
-    // (2^(e - emax - 1), 2^(e - emax)] if m <= m', and in the binade above otherwise. A subnormal amax
-    // ends at byte 0 either way.
-    let exceeds = mantissa(amax) > mantissa(element.max_value());
-    let above = match rounding {
-        ScaleRounding::Floor => 0,
-        ScaleRounding::Ceil => u8::from(exceeds),
-        ScaleRounding::Even => u8::from(mantissa(amax) >= ONE_POINT_75),
-    };
-    // No overflow: floor is at most 0xFE.
-    (floor + above).saturating_sub(element.max_exponent())
-}
-
-/// The mantissa bits of `v`.
-fn mantissa(v: f32) -> u32 {
-    v.to_bits() & 0x007F_FFFF
 }
 
 /// The largest |v|; zero for an empty block, NaN if any value is NaN. Without the sign bit, bit patterns have the
@@ -185,7 +117,9 @@ fn largest_magnitude(values: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::formats::{ue4m3_from_f32, ue4m3_to_f32};
+    use super::super::formats::{
+        e2m1_from_f32, e2m1_to_f32, e8m0_from_f32, e8m0_to_f32, ue4m3_from_f32, ue4m3_to_f32,
+    };
     use super::super::oracle::{self, Table};
     use super::*;
     use proptest::prelude::*;

@@ -1,9 +1,18 @@
 //! Typing rules of the ops that keep or broadcast the shape: elementwise ops, softmax and layer_norm.
 
-use super::{ARITHMETIC, ARITHMETIC_OR_I32, BOOLEAN, Site, Slot, number_text};
+use super::{ARITHMETIC, ARITHMETIC_OR_I32, BOOLEAN, Elements, INTEGER, Site, Slot, number_text};
 use crate::ops::BinaryKind;
 use crate::types::ElementType;
 use crate::verify::VerifyErrorKind as Kind;
+
+const F32_OR_E8M0: Elements = Elements {
+    has: |element| matches!(element, ElementType::F32 | ElementType::F8E8M0FNU),
+    text: "f32 or f8E8M0FNU",
+};
+const F32_OR_I32_OR_E8M0: Elements = Elements {
+    has: |element| matches!(element, ElementType::F32 | ElementType::I32 | ElementType::F8E8M0FNU),
+    text: "f32, i32 or f8E8M0FNU",
+};
 
 pub(super) fn convert(site: &mut Site<'_>) {
     let (operand, result) = (site.operand(0), site.result(0));
@@ -11,7 +20,10 @@ pub(super) fn convert(site: &mut Site<'_>) {
     match result.ty.element {
         // Converts scales to arithmetic types only: as `f8E4M3FN` without a layout they would be read as signed.
         _ if operand.ty.layout.is_some() => site.require_result_among(result, ARITHMETIC),
-        ElementType::F8E8M0FNU | ElementType::I1 => {
+        ElementType::F8E8M0FNU => {
+            site.require_element(operand, ARITHMETIC);
+        }
+        ElementType::I1 => {
             let (mnemonic, value, ty) = (site.mnemonic(), site.name(result), site.ty(result));
             site.errors.push(Kind::TargetElement { mnemonic, value, ty });
         }
@@ -22,6 +34,32 @@ pub(super) fn convert(site: &mut Site<'_>) {
         | ElementType::BF16
         | ElementType::F32
         | ElementType::I32 => {}
+    }
+}
+
+pub(super) fn bitcast(site: &mut Site<'_>) {
+    let (operand, result) = (site.operand(0), site.result(0));
+    site.require_result_shape(result, operand.shape());
+    match operand.ty.element {
+        ElementType::I32 => {
+            site.require_result_among(result, F32_OR_E8M0);
+        }
+        _ => {
+            if site.require_element(operand, F32_OR_I32_OR_E8M0) {
+                site.require_result_element(result, ElementType::I32);
+            }
+        }
+    }
+}
+
+pub(super) fn bitwise(site: &mut Site<'_>) {
+    let (left, right, result) = (site.operand(0), site.operand(1), site.result(0));
+    for operand in [left, right] {
+        site.require_element(operand, INTEGER);
+    }
+    site.require_result_element(result, ElementType::I32);
+    if let Some(shape) = site.broadcast(&[left.shape(), right.shape()]) {
+        site.require_result_shape(result, &shape);
     }
 }
 

@@ -130,8 +130,12 @@ pub(super) fn block_quantize(
             (false, Some(_)) => site.errors.push(Kind::ScaleRoundingUnexpected { scale }),
             (true, Some(_)) | (false, None) => {}
         }
-        if mx && formula != Nvfp4Formula::DEFAULT {
+        let nvfp4 = Nvfp4Formula { mx: Nvfp4Formula::DEFAULT.mx, ..formula };
+        if mx && nvfp4 != Nvfp4Formula::DEFAULT {
             site.errors.push(Kind::FormulaUnexpected { scale });
+        }
+        if !mx && nvfp4 != formula {
+            site.errors.push(Kind::EdgesUnexpected { scale });
         }
         match (mx, global) {
             // A written-out formula has no g; this equals a g of 1.

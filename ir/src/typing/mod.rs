@@ -56,11 +56,14 @@ pub(crate) fn arity(kind: &OpKind) -> Arity {
         OpKind::ScaledMma(mma) => (mma.operand_count()..=mma.operand_count(), 1),
         OpKind::BlockQuantize { .. } => (1..=2, 2),
         OpKind::BlockDequantize { .. } => (2..=3, 1),
-        OpKind::Mma | OpKind::Binary(_) | OpKind::Compare(_) | OpKind::Gather { .. } => (2..=2, 1),
+        OpKind::Mma | OpKind::Binary(_) | OpKind::Bitwise(_) | OpKind::Compare(_) | OpKind::Gather { .. } => {
+            (2..=2, 1)
+        }
         OpKind::Concat { .. } => (1..=usize::MAX, 1),
         OpKind::Select | OpKind::LayerNorm { .. } => (3..=3, 1),
         OpKind::SwizzleScales
         | OpKind::Convert
+        | OpKind::Bitcast
         | OpKind::Unary(_)
         | OpKind::Clamp { .. }
         | OpKind::Reshape
@@ -86,7 +89,7 @@ pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
         OpKind::SwizzleScales => &["scales"],
         OpKind::BlockQuantize { .. } => &["v", "g"],
         OpKind::BlockDequantize { .. } => &["codes", "scales", "g"],
-        OpKind::Binary(_) | OpKind::Compare(_) => &["left", "right"],
+        OpKind::Binary(_) | OpKind::Bitwise(_) | OpKind::Compare(_) => &["left", "right"],
         OpKind::Select => &["condition", "then", "else"],
         OpKind::LayerNorm { .. } => &["x", "weight", "bias"],
         OpKind::Gather { .. } => &["x", "indices"],
@@ -113,8 +116,10 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
         }
         OpKind::BlockDequantize { block } => matmul::block_dequantize(&mut site, *block),
         OpKind::Convert => elementwise::convert(&mut site),
+        OpKind::Bitcast => elementwise::bitcast(&mut site),
         OpKind::Unary(_) => elementwise::unary(&mut site),
         OpKind::Binary(kind) => elementwise::binary(&mut site, *kind),
+        OpKind::Bitwise(_) => elementwise::bitwise(&mut site),
         OpKind::Clamp { min, max } => elementwise::clamp(&mut site, *min, *max),
         OpKind::Compare(_) => elementwise::compare(&mut site),
         OpKind::Select => elementwise::select(&mut site),
@@ -148,12 +153,12 @@ fn check_layouts(site: &mut Site<'_>) {
             (OpKind::ScaledMma(_), 1 | 3)
             | (OpKind::BlockDequantize { .. }, 1)
             | (OpKind::SwizzleScales, 0) => true,
-            (OpKind::Convert, 0) if slot.ty.layout == Some(ScaleLayout::Blocked) => {
+            (OpKind::Convert | OpKind::Bitcast, 0) if slot.ty.layout == Some(ScaleLayout::Blocked) => {
                 let (value, ty) = (site.name(slot), site.ty(slot));
                 site.errors.push(Kind::BlockedConvert { value, ty });
                 continue;
             }
-            (OpKind::Convert, 0) => true,
+            (OpKind::Convert | OpKind::Bitcast, 0) => true,
             (kind, position) => moves_scales(site, kind, position),
         };
         if slot.ty.layout.is_some() && !taken {
@@ -165,6 +170,10 @@ fn check_layouts(site: &mut Site<'_>) {
         let slot = site.result(position);
         let given = match (kind, position) {
             (OpKind::SwizzleScales, 0) | (OpKind::BlockQuantize { .. }, 1) => true,
+            // Numbers become powers of two; f8E4M3FN scales come from swizzle_scales.
+            (OpKind::Convert | OpKind::Bitcast, 0) => {
+                (slot.ty.element, slot.ty.layout) == (ElementType::F8E8M0FNU, Some(ScaleLayout::Linear))
+            }
             (kind, _) => moves_scales(site, kind, 0),
         };
         if slot.ty.layout.is_some() && !given {

@@ -154,6 +154,13 @@ define_kinds! {
     } = "formula_unexpected",
         "quantization with {scale} scales takes none of the attributes amax, codes, global, guard and scale_min",
         "help: remove them; they describe the formula of NVFP4";
+    /// NVFP4 quantization with an attribute of the edges of MX.
+    EdgesUnexpected {
+        /// Element type of the scales.
+        scale: ElementType,
+    } = "edges_unexpected",
+        "quantization with {scale} scales takes none of the attributes infinity, least_scale, least_step and nan",
+        "help: remove them; they describe f8E8M0FNU scales";
     /// NVFP4 quantization without its per-tensor scale.
     GlobalScaleMissing {
         /// Element type of the scales.

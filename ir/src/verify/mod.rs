@@ -19,8 +19,8 @@
 //!   (`beta_without_c`).
 //! - A block is 16 or 32 (`block_size`).
 //! - MX quantization has a scale rounding and no per-tensor scale; NVFP4 has a per-tensor scale and no scale rounding
-//!   (`scale_rounding_missing`, `scale_rounding_unexpected`, `formula_unexpected`, `global_scale_missing`,
-//!   `global_scale_unexpected`).
+//!   (`scale_rounding_missing`, `scale_rounding_unexpected`, `formula_unexpected`, `edges_unexpected`,
+//!   `global_scale_missing`, `global_scale_unexpected`).
 //! - Axes exist (`axis_out_of_range`) and ascend (`axes_order`). A reduction has at least one (`no_axes`), and a
 //!   transposition's attribute is a permutation (`permutation`).
 //! - Ranges of a slice are within fixed extents (`slice_range`, `slice_symbol`). The extents that `concat` and `pad`

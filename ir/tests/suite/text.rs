@@ -41,6 +41,7 @@ func @layer.0(
   %again = swizzle_scales %plain : tensor<[M, 96], f8E4M3FN, blocked>
   %0, %1 = block_quantize %acc {block = 32, scale_rounding = ceil} : tensor<[M, 1536], f8E4M3FN>, tensor<[M, 48], f8E8M0FNU, linear>
   %2, %3 = block_quantize %acc {block = 32, scale_rounding = floor} : tensor<[M, 1536], f8E5M2>, tensor<[M, 48], f8E8M0FNU, linear>
+  %4, %5 = block_quantize %acc {block = 32, infinity = exponent, least_scale = 0.25, least_step = normal, nan = infinite_step, scale_rounding = even} : tensor<[M, 1536], f8E5M2>, tensor<[M, 48], f8E8M0FNU, linear>
   %d = block_dequantize %q, %s, %g {block = 16} : tensor<[M, 1536], f32>
   %h = convert %d : tensor<[M, 1536], f16>
   %u0 = neg %d : tensor<[M, 1536], f32>
@@ -61,6 +62,11 @@ func @layer.0(
   %b3 = div %u0, %h : tensor<[M, 1536], f32>
   %b4 = max %u0, %h : tensor<[M, 1536], f32>
   %b5 = min %u0, %h : tensor<[M, 1536], f32>
+  %i0 = bitcast %b5 : tensor<[M, 1536], i32>
+  %i1 = and %i0, %i0 : tensor<[M, 1536], i32>
+  %i2 = or %i1, %i0 : tensor<[M, 1536], i32>
+  %i3 = shift_left %i2, %i0 : tensor<[M, 1536], i32>
+  %i4 = shift_right %i3, %i0 : tensor<[M, 1536], i32>
   %cl = clamp %b0 {max = inf, min = -0.5} : tensor<[M, 1536], f32>
   %p = compare %b0, %b1 {predicate = le} : tensor<[M, 1536], i1>
   %sel = select %p, %b0, %b1 : tensor<[M, 1536], f32>

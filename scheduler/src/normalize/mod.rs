@@ -311,9 +311,8 @@ fn steps(rules: &[usize]) -> Vec<Step> {
             Some(rule) => Step { rule: rule.name, contract: rule.contract },
             None => {
                 let sharing = SHARING_RULES.iter().map(|rule| (rule.name, false));
-                let written = WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let (rule, contract) =
-                    sharing.chain(written).nth(rule - RULES.len()).expect("a rule has a position");
+                let mut known = sharing.chain(WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract)));
+                let (rule, contract) = known.nth(rule - RULES.len()).expect("a rule has a position");
                 Step { rule, contract }
             }
         })

@@ -118,7 +118,12 @@ fn behind(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
                     | OpKind::Reshape
                     | OpKind::Transpose { .. }
             );
-            if followed && count < MOST_BEHIND && members.insert(*user) {
+            // The language has no numbers that become scales.
+            let makes_scales = draft.module.ops[*user]
+                .results
+                .iter()
+                .any(|result| draft.module.ty(*result).layout.is_some());
+            if followed && !makes_scales && count < MOST_BEHIND && members.insert(*user) {
                 count += 1;
                 open.push_back(*user);
                 // Another operand may have the same reshape.

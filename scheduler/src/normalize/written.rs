@@ -3,19 +3,23 @@
 //! forwards from multiplications; these rewrites start at the last op of a form, such as a conversion to FP4 or a
 //! product with scales, and follow its operands.
 
+mod chain;
 mod dequantization;
+mod mx;
 mod norms;
 mod quantization;
+mod range;
 mod values;
 
 use std::collections::{HashMap, HashSet};
 
 use fourfold_ir::{
-    BinaryKind, ConstantValue, Dim, ElementType, Module, Op, OpKind, Operation, ReduceKind, ScaleLayout,
-    Shape, TensorType, Value, text,
+    BinaryKind, ConstantValue, Dim, ElementType, Module, Op, OpKind, Operation, Program, ReduceKind,
+    ScaleLayout, Shape, TensorType, UnaryKind, Value, numeric::Nvfp4Formula, text,
 };
 
 use self::dequantization::{Dequantization, dequantization};
+use self::mx::{MxQuantization, mx_quantization, scales_blocks};
 use self::norms::{Norm, layer_norm, softmax};
 use self::quantization::{Difference, Quantization, quantization};
 use self::values::Graph;
@@ -25,27 +29,40 @@ use super::draft::{Definition, Draft, Note};
 pub(crate) struct WrittenRule {
     pub(crate) name: &'static str,
     pub(crate) why: &'static str,
+    /// True if the rule drops a rounding.
     pub(crate) contract: bool,
+}
+
+const fn exact(name: &'static str, why: &'static str) -> WrittenRule {
+    WrittenRule { name, why, contract: false }
 }
 
 /// All rules of this module. Their positions follow those of the sharing rules.
 pub(crate) const WRITTEN_RULES: &[WrittenRule] = &[
+    exact(
+        "written-quantization-is-block-quantize",
+        "with guard = false, block_quantize means these f32 ops in this order, one rounding each; bounds of a \
+         conversion that saturates change nothing, and reshapes keep blocks of 16 in row-major order",
+    ),
+    exact(
+        "written-dequantization-is-block-dequantize",
+        "both round code · scale once; codes and scales are converted exactly, and scales with a layout are read \
+         unsigned by both",
+    ),
+    exact(
+        "equal-quantizations-are-one",
+        "the same values, per-tensor scale and formula give the same codes and scales",
+    ),
+    exact(
+        "written-mx-quantization-is-block-quantize",
+        "scale and step follow from the largest magnitude of a block; evaluated on ranges, they are those of \
+         block_quantize for every number, infinities and NaN included, and steps are powers of two",
+    ),
     WrittenRule {
-        name: "written-quantization-is-block-quantize",
-        why: "with guard = false, block_quantize means these f32 ops in this order, one rounding each; bounds of a \
-              conversion that saturates change nothing, and reshapes keep blocks of 16 in row-major order",
-        contract: false,
-    },
-    WrittenRule {
-        name: "written-dequantization-is-block-dequantize",
-        why: "both round code · scale once; codes and scales are converted exactly, and scales with a layout are read \
-              unsigned by both",
-        contract: false,
-    },
-    WrittenRule {
-        name: "equal-quantizations-are-one",
-        why: "the same values, per-tensor scale and formula give the same codes and scales",
-        contract: false,
+        name: "written-mx-quantization-by-unrounded-logarithms",
+        why: "log2 next to a power of two is rounded to an integer, products and quotients next to 2^-127 to it; without \
+              these f32 roundings, the exponent is that of block_quantize",
+        contract: true,
     },
     WrittenRule {
         name: "written-layer-norm",
@@ -64,16 +81,26 @@ pub(crate) const WRITTEN_RULES: &[WrittenRule] = &[
 const QUANTIZE: usize = 0;
 const DEQUANTIZE: usize = 1;
 const MERGE: usize = 2;
-const LAYER_NORM: usize = 3;
-const SOFTMAX: usize = 4;
+const QUANTIZE_MX: usize = 3;
+const QUANTIZE_MX_BY_LOGARITHMS: usize = 4;
+const LAYER_NORM: usize = 5;
+const SOFTMAX: usize = 6;
 
 /// Applies the enabled rules; returns true if something changed. `first` is the position of the first rule.
 pub(crate) fn recognize(draft: &mut Draft, first: usize, contract: bool) -> bool {
     let mut scalars = HashMap::new();
     let mut changed = false;
     for op in live(draft, is_anchor) {
-        if let Ok(found) = quantization(&draft.module, op) {
+        let is_fp4 = draft.module.ty(draft.module.ops[op].results[0]).element == ElementType::F4E2M1FN;
+        if is_fp4 && let Ok(found) = quantization(&draft.module, op) {
             quantize(draft, op, found, first + QUANTIZE, &mut scalars);
+            changed = true;
+            continue;
+        }
+        let users = |value: Value| draft.users(value).iter().copied().collect();
+        if let Ok(found) = mx_quantization(&draft.module, &users, op, contract) {
+            let rule = if found.contract { QUANTIZE_MX_BY_LOGARITHMS } else { QUANTIZE_MX };
+            quantize_mx(draft, op, found, first + rule);
             changed = true;
         }
     }
@@ -164,48 +191,86 @@ fn write_norm(draft: &mut Draft, last: Op, found: Norm, rule: usize) -> bool {
     true
 }
 
-/// The reason why a conversion to FP4 ends no quantization that equals a `block_quantize`; `None` if it does, or if no
-/// block quantization is before it.
-pub(crate) fn near_miss(module: &Module, op: Op) -> Option<String> {
-    if !is_anchor(module, op) || !follows_quantization(module, op) {
+/// The reason why a conversion to codes ends no quantization that equals a `block_quantize`; `None` if it does, or if
+/// no block quantization is before it.
+pub(crate) fn near_miss(program: &Program, op: Op) -> Option<String> {
+    let module = program.module();
+    if !is_anchor(module, op) {
         return None;
     }
-    let Difference { op, expected } = quantization(module, op).err()?;
+    let is_fp4 = module.ty(module.ops[op].results[0]).element == ElementType::F4E2M1FN;
+    let mx = || mx_difference(program, op);
+    let difference = match quantization_before(module, op) {
+        Some(Before::Nvfp4) if is_fp4 => quantization(module, op).err(),
+        Some(Before::Mx) if is_fp4 => mx(),
+        _ if !is_fp4 && scales_blocks(module, op) => mx(),
+        _ => None,
+    };
+    let Difference { op, expected } = difference?;
     let found = text::print_op(module, op);
     Some(format!("the quantization written out before it differs in `{found}`; expected {expected}"))
 }
 
-/// Returns whether a conversion to FP4 follows an extreme of a block, or a reduction and FP8 scales.
-fn follows_quantization(module: &Module, op: Op) -> bool {
+/// The difference of an MX quantization from every `block_quantize`.
+fn mx_difference(program: &Program, op: Op) -> Option<Difference> {
+    let users = |value: Value| program.facts().users(value).to_vec();
+    let mut difference = mx_quantization(program.module(), &users, op, false).err()?;
+    if mx_quantization(program.module(), &users, op, true).is_ok() {
+        difference.expected.to_mut().push_str(", or contract rules, which drop roundings of logarithms");
+    }
+    Some(difference)
+}
+
+/// The kind of a block quantization.
+enum Before {
+    Nvfp4,
+    Mx,
+}
+
+/// The kind of quantization before a conversion to FP4: it follows an extreme of a block, or a reduction and FP8
+/// scales. Powers of two make it MX.
+fn quantization_before(module: &Module, op: Op) -> Option<Before> {
     /// The maximum number of ops to visit, so that the time is linear.
     const MOST_VISITED: usize = 48;
     let mut open = std::collections::VecDeque::from([op]);
     let mut seen = std::collections::HashSet::from([op]);
-    let (mut reduces, mut scales) = (false, false);
+    let (mut reduces, mut scales, mut powers) = (false, false, false);
     while let Some(op) = open.pop_front() {
         let operation = &module.ops[op];
-        if let OpKind::Reduce { kind, .. } = operation.kind {
-            reduces = true;
-            scales |= matches!(kind, ReduceKind::Max | ReduceKind::Min | ReduceKind::Amax);
+        let makes = |element: ElementType| {
+            operation.results.iter().any(|result| module.ty(*result).element == element)
+        };
+        match operation.kind {
+            OpKind::Reduce { kind, .. } => {
+                reduces = true;
+                scales |= matches!(kind, ReduceKind::Max | ReduceKind::Min | ReduceKind::Amax);
+            }
+            OpKind::Convert => {
+                scales |= makes(ElementType::F8E4M3FN) || makes(ElementType::F8E5M2);
+                powers |= makes(ElementType::F8E8M0FNU);
+            }
+            OpKind::Bitcast | OpKind::Bitwise(_) | OpKind::Unary(UnaryKind::Exp2 | UnaryKind::Log2) => {
+                powers = true;
+            }
+            _ => {}
         }
-        scales |= operation.kind == OpKind::Convert
-            && operation.results.iter().any(|result| {
-                matches!(module.ty(*result).element, ElementType::F8E4M3FN | ElementType::F8E5M2)
-            });
         for producer in operation.operands.iter().filter_map(|operand| module.defining_op(*operand)) {
             if seen.len() < MOST_VISITED && seen.insert(producer) {
                 open.push_back(producer);
             }
         }
     }
-    reduces && scales
+    (reduces && (scales || powers)).then_some(if powers { Before::Mx } else { Before::Nvfp4 })
 }
 
-/// Returns whether an op converts to FP4.
+/// Returns whether an op converts to the codes of a block format.
 fn is_anchor(module: &Module, op: Op) -> bool {
     let operation = &module.ops[op];
-    let is_fp4 = |result: &Value| module.ty(*result).element == ElementType::F4E2M1FN;
-    operation.kind == OpKind::Convert && operation.results.iter().any(is_fp4)
+    let is_data = |result: &Value| {
+        let ty = module.ty(*result);
+        ty.element.is_block_data() && ty.layout.is_none()
+    };
+    operation.kind == OpKind::Convert && operation.results.iter().any(is_data)
 }
 
 /// The live ops of a kind, in program order.
@@ -259,6 +324,30 @@ fn quantize(
     if draft.is_output(written_scales) || !draft.users(written_scales).is_empty() {
         as_numbers(draft, written_scales, scales, position, rule);
     }
+    replace(draft, replaced, made, rule);
+}
+
+/// Replaces a written-out MX quantization by a `block_quantize`.
+fn quantize_mx(draft: &mut Draft, anchor: Op, found: MxQuantization, rule: usize) {
+    let position = draft.note(found.scales).position.min(draft.note(anchor).position);
+    let (written_codes, written_scales) =
+        (draft.module.ops[anchor].results[0], draft.module.ops[found.scales].results[0]);
+    let shape = draft.module.ty(found.values).shape.clone();
+    let mut scale_shape = shape.clone();
+    let last = scale_shape.last_mut().expect("a match has blocks along its last axis");
+    *last = last.divided_by(32).expect("a match has whole blocks");
+    let codes = TensorType::new(shape, draft.module.ty(written_codes).element);
+    let scales = TensorType::scales(scale_shape, ElementType::F8E8M0FNU, ScaleLayout::Linear);
+    let results =
+        vec![place(draft, written_codes, codes, "codes"), place(draft, written_scales, scales, "scales")];
+    let formula = Nvfp4Formula { mx: found.edges, ..Nvfp4Formula::DEFAULT };
+    let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(found.rounding), formula };
+    let note = Note { position, ..Note::default() };
+    let made = draft.define(kind, vec![found.values], results, note);
+    let [codes, scales] = draft.module.ops[made].results[..] else { return };
+    let mut replaced = found.ops;
+    replaced.extend(settle(draft, written_codes, codes, rule));
+    replaced.extend(settle(draft, written_scales, scales, rule));
     replace(draft, replaced, made, rule);
 }
 

@@ -148,9 +148,8 @@ fn rounding_suffix(rounding: Option<ScaleRounding>, formula: Nvfp4Formula) -> St
     match rounding {
         None if formula == Nvfp4Formula::DEFAULT => String::new(),
         None => format!(":{formula}"),
-        Some(ScaleRounding::Floor) => ":floor".to_owned(),
-        Some(ScaleRounding::Ceil) => ":ceil".to_owned(),
-        Some(ScaleRounding::Even) => ":even".to_owned(),
+        Some(rounding) if formula == Nvfp4Formula::DEFAULT => format!(":{}", rounding.name()),
+        Some(rounding) => format!(":{}_{formula}", rounding.name()),
     }
 }
 

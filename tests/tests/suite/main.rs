@@ -15,3 +15,4 @@ mod tensor_memory;
 mod tidy;
 mod tiles;
 mod written;
+mod written_mx;

@@ -8,9 +8,14 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourfold::codegen::{even_functions, formula_functions, formula_type, quantization_functions};
+use fourfold::codegen::{
+    edge_functions, edges_type, even_functions, formula_functions, formula_type, quantization_functions,
+};
 use fourfold::ir::ScaleRounding;
-use fourfold::ir::numeric::{self, CodeFormula, MxElement, Nvfp4Formula, ScaleMin, Scaling};
+use fourfold::ir::numeric::{
+    self, CodeFormula, InfinityScale, LeastScale, LeastStep, MxEdges, MxElement, NanScale, Nvfp4Formula,
+    ScaleMin, Scaling,
+};
 use fourfold_tests::random::Random;
 
 const MAIN: &str = r#"
@@ -82,12 +87,38 @@ fn formulas() -> Vec<(char, Nvfp4Formula)> {
                 global: scaling[index / 2 % 2],
                 codes: CodeFormula::ALL[index / 4 % 3],
                 guard: index / 12 % 2 == 1,
+                ..Nvfp4Formula::DEFAULT
             };
             let name = char::from(b'A' + index as u8);
             (if name < '\\' { name } else { char::from(name as u8 + 1) }, formula)
         })
         .filter(|(name, _)| !"n012345".contains(*name))
         .collect()
+}
+
+/// Returns MX formats whose edges differ from the default, each with the name of its case.
+fn edges() -> Vec<(char, MxElement, ScaleRounding, MxEdges)> {
+    const NAMES: &str = "!#$%&()*+,-./:;<=>?@";
+    const ELEMENTS: [MxElement; 3] = [MxElement::E2M1, MxElement::E4M3, MxElement::E5M2];
+    const ROUNDINGS: [ScaleRounding; 3] = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even];
+    let of_index = |(index, name): (usize, char)| {
+        let edges = MxEdges {
+            infinity: InfinityScale::ALL[index % 2],
+            nan: NanScale::ALL[index / 2 % 3],
+            least_scale: LeastScale::of_byte([0, 0, 1, 97, 0xFE][index % 5]).expect("a number"),
+            least_step: LeastStep::ALL[(index + 1) % 3],
+        };
+        (name, ELEMENTS[index / 3 % 3], ROUNDINGS[index % 3], edges)
+    };
+    NAMES.chars().enumerate().map(of_index).collect()
+}
+
+fn format_name(element: MxElement) -> &'static str {
+    match element {
+        MxElement::E2M1 => "E2m1",
+        MxElement::E4M3 => "E4m3",
+        MxElement::E5M2 => "E5m2",
+    }
 }
 
 /// Returns the program, compiled once for all tests of this file.
@@ -98,10 +129,15 @@ fn program() -> &'static Path {
         std::fs::create_dir_all(&folder).expect("the folder can be created");
         let source = folder.join("quantize.cc");
         let functions =
-            format!("{}\n{}\n{}", quantization_functions(), even_functions(), formula_functions());
+            [quantization_functions(), even_functions(), edge_functions(), formula_functions()].join("\n");
         let cases = formulas().into_iter().map(|(name, formula)| {
             format!("    case '{name}': quantize<{}>(in, out); break;\n", formula_type(formula))
         });
+        let edge_cases = edges().into_iter().map(|(name, element, rounding, edges)| {
+            let blocks = edges_type(format_name(element), rounding, edges);
+            format!("    case '{name}': quantize<{blocks}>(in, out); break;\n")
+        });
+        let cases = cases.chain(edge_cases);
         let text = MAIN.replace("FUNCTIONS", &functions).replace("FORMULAS", &cases.collect::<String>());
         std::fs::write(&source, text).expect("the file can be written");
         let program = folder.join("quantize");
@@ -296,17 +332,32 @@ fn mx_blocks_are_those_of_the_interpreter() {
             numeric::quantize_mx_block(values, element, rounding, codes)
         };
         check(name, 32, &blocks(20_000, 32, 0x3A), expected);
-        // Every exponent, with significands around the points where codes and scales change.
-        let mut records = Vec::new();
-        for exponent in 0..255u32 {
-            for significand in 0..32u32 {
-                let around = (exponent << 23 | significand << 18).wrapping_sub(15);
-                let sign = |i: u32| if i.is_multiple_of(3) { 0x8000_0000 } else { 0 };
-                records
-                    .extend((0..32).map(|i| f32::from_bits(around.wrapping_add(i) & 0x7FFF_FFFF | sign(i))));
-                records.push(0.0);
-            }
-        }
-        check(name, 32, &records, expected);
+        check(name, 32, &around_changes(), expected);
     }
+}
+
+#[test]
+fn mx_blocks_with_other_edges_are_those_of_the_interpreter() {
+    for (name, element, rounding, edges) in edges() {
+        let expected = |values: &[f32], _: f32, codes: &mut [u8]| {
+            numeric::quantize_mx_block_by((rounding, edges), values, element, codes)
+        };
+        let name = name.to_string();
+        check(&name, 32, &blocks(5_000, 32, 0x3B), expected);
+        check(&name, 32, &around_changes(), expected);
+    }
+}
+
+/// Returns blocks of every exponent, with significands around the points where codes and scales change.
+fn around_changes() -> Vec<f32> {
+    let mut records = Vec::new();
+    for exponent in 0..255u32 {
+        for significand in 0..32u32 {
+            let around = (exponent << 23 | significand << 18).wrapping_sub(15);
+            let sign = |i: u32| if i.is_multiple_of(3) { 0x8000_0000 } else { 0 };
+            records.extend((0..32).map(|i| f32::from_bits(around.wrapping_add(i) & 0x7FFF_FFFF | sign(i))));
+            records.push(0.0);
+        }
+    }
+    records
 }

@@ -15,7 +15,7 @@ const ORDER_OF_SCALE: [u32; 2] = [0x3F4B_331E, 0x3CBC_799E];
 /// A value, a block's largest value and a g for which the code changes with the order of operations.
 const ORDER_OF_CODES: [u32; 3] = [0x3F72_8C28, 0x4011_8F4A, 0x3C8D_1E58];
 
-fn loaded(source: &str) -> Program {
+pub(super) fn loaded(source: &str) -> Program {
     match load(source) {
         Ok((program, _)) => program,
         Err(errors) => panic!("{}\n{source}", errors[0].message),
@@ -76,7 +76,7 @@ fn inputs(program: &Program, random: &mut Random, symbols: &SymbolValues) -> Has
 }
 
 /// The codes of outputs; every NaN of an arithmetic type is one.
-fn outputs(program: &Program, tensors: &HashMap<String, Tensor>) -> Vec<Vec<u64>> {
+pub(super) fn outputs(program: &Program, tensors: &HashMap<String, Tensor>) -> Vec<Vec<u64>> {
     let bound = bind::bind(program, tensors).expect("the inputs fit");
     let values = interpret(program, &bound).expect("the program is small");
     let of_output = |output: &fourfold::ir::Value| {
@@ -90,12 +90,12 @@ fn outputs(program: &Program, tensors: &HashMap<String, Tensor>) -> Vec<Vec<u64>
     program.module().outputs.iter().map(of_output).collect()
 }
 
-fn quantizations(normalized: &Normalized) -> usize {
+pub(super) fn quantizations(normalized: &Normalized) -> usize {
     let ops = normalized.program().module().ops.values();
     ops.filter(|operation| matches!(operation.kind, OpKind::BlockQuantize { .. })).count()
 }
 
-fn symbols(program: &Program, m: u64) -> SymbolValues {
+pub(super) fn symbols(program: &Program, m: u64) -> SymbolValues {
     let mut symbols = SymbolValues::default();
     program.module().symbols.keys().for_each(|symbol| symbols.set(symbol, m));
     symbols

@@ -7,8 +7,8 @@ use expect_test::expect;
 use super::*;
 use crate::numeric::Nvfp4Formula;
 use crate::ops::{
-    BinaryKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding, ScaledMma,
-    SliceRange, UnaryKind,
+    BinaryKind, BitwiseKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding,
+    ScaledMma, SliceRange, UnaryKind,
 };
 use crate::program::{BlockFormat, Matmul};
 use crate::types::ElementType::{F8E5M2, F8E8M0FNU, I1, I32};
@@ -50,6 +50,15 @@ pub(super) fn every_op() -> Module {
     let positive = b.op(OpKind::Compare(Predicate::Gt), &[clamped, alpha], &[("positive", rows(48, I1))])[0];
     let chosen = b.op(OpKind::Select, &[positive, y, bias], &[("chosen", rows(48, F32))])[0];
     let counts = b.convert("counts", positive, I32);
+    let bits = b.op(OpKind::Bitcast, &[clamped], &[("bits", rows(48, I32))])[0];
+    let mut masked = bits;
+    for &kind in BitwiseKind::ALL {
+        masked = b.op(OpKind::Bitwise(kind), &[masked, bits], &[(&format!("bits.{kind}"), rows(48, I32))])[0];
+    }
+    let powers = TensorType::scales(rows(48, F32).shape, F8E8M0FNU, Linear);
+    let bytes = b.op(OpKind::Bitcast, &[masked], &[("bytes", powers.clone())])[0];
+    let rounded = b.op(OpKind::Convert, &[clamped], &[("rounded", powers)])[0];
+    let exponents = b.op(OpKind::Bitcast, &[rounded], &[("exponents", rows(48, I32))])[0];
     let same = b.op(OpKind::Compare(Predicate::Eq), &[counts, counts], &[("same", rows(48, I1))])[0];
     let picked = b.op(OpKind::Select, &[same, counts, counts], &[("picked", rows(48, I32))])[0];
     let heads = TensorType::new(vec![m.clone(), Dim::fixed(3), Dim::fixed(16)], F32);
@@ -69,6 +78,7 @@ pub(super) fn every_op() -> Module {
     let normal = b.op(OpKind::LayerNorm { eps: 1e-5 }, &[chosen, one, bias], &[("normal", rows(48, F32))])[0];
     let spread = b.op(OpKind::Broadcast, &[one], &[("spread", rows(48, F16))])[0];
     let mut outputs = vec![x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread];
+    outputs.extend([bytes, exponents]);
     outputs.extend(moved(&mut b, w, counts, m));
     b.finish(&outputs)
 }
@@ -116,6 +126,7 @@ fn a_program_of_every_op_is_accepted() {
         "block_quantize",
         "block_dequantize",
         "convert",
+        "bitcast",
         "clamp",
         "compare",
         "select",
@@ -133,7 +144,8 @@ fn a_program_of_every_op_is_accepted() {
     ];
     let unary = UnaryKind::ALL.iter().map(|kind| kind.name());
     let binary = BinaryKind::ALL.iter().map(|kind| kind.name());
-    assert_eq!(used, unary.chain(binary).chain(others).collect());
+    let bitwise = BitwiseKind::ALL.iter().map(|kind| kind.name());
+    assert_eq!(used, unary.chain(binary).chain(bitwise).chain(others).collect());
 }
 
 #[test]

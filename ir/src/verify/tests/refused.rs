@@ -8,7 +8,7 @@ use expect_test::expect;
 use super::*;
 use crate::entities::{Entity, Op, Symbol};
 use crate::module::ValueDef;
-use crate::numeric::Nvfp4Formula;
+use crate::numeric::{InfinityScale, MxEdges, Nvfp4Formula};
 use crate::ops::{ConstantValue, OpKind, ReduceKind, ScaleRounding, ScaledMma, UnaryKind};
 use crate::types::ElementType::{F8E8M0FNU, I1, I32};
 use crate::verify::VerifyErrorKind;
@@ -295,6 +295,21 @@ fn attributes() {
         },
         expect![[r#"
             op0 `%codes, %scales = block_quantize %v {block = 32, guard = false, scale_rounding = ceil} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 2], f8E8M0FNU, linear>`: formula_unexpected: quantization with f8E8M0FNU scales takes none of the attributes amax, codes, global, guard and scale_min
+        "#]],
+    );
+    let edges = MxEdges { infinity: InfinityScale::Exponent, ..MxEdges::DEFAULT };
+    let edged = OpKind::BlockQuantize {
+        block: 16,
+        scale_rounding: None,
+        formula: Nvfp4Formula { guard: false, mx: edges, ..Nvfp4Formula::DEFAULT },
+    };
+    check(
+        |b: &mut Builder| {
+            let v = b.input("v", v());
+            b.op(edged, &[v], &[("codes", codes()), ("scales", nv())])
+        },
+        expect![[r#"
+            op0 `%codes, %scales = block_quantize %v {block = 16, guard = false, infinity = exponent} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 4], f8E4M3FN, linear>`: edges_unexpected: quantization with f8E4M3FN scales takes none of the attributes infinity, least_scale, least_step and nan
         "#]],
     );
     check(

@@ -4,7 +4,7 @@ use expect_test::expect;
 
 use super::refused::{PLAIN, RELU, nvfp4, one, product, quantize};
 use super::*;
-use crate::ops::{BinaryKind, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma};
+use crate::ops::{BinaryKind, BitwiseKind, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma};
 use crate::types::ElementType::{F8E5M2, F8E8M0FNU, I1, I32};
 
 #[test]
@@ -110,6 +110,21 @@ fn element_types() {
             op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: element_mismatch: `%sfa: tensor<[37, 4], f8E4M3FN, blocked>` and `%sfb: tensor<[24, 4], f8E8M0FNU, linear>` must have the same element type
         "#]],
     );
+    for (kind, operands, result) in [
+        (OpKind::Bitcast, vec![ty(&[5], BF16)], ty(&[5], I32)),
+        (OpKind::Bitcast, vec![ty(&[5], F32)], ty(&[5], F32)),
+        (OpKind::Bitcast, vec![ty(&[5], I32)], ty(&[5], F16)),
+        (OpKind::Bitwise(BitwiseKind::And), vec![ty(&[5], F32), ty(&[5], I32)], ty(&[5], F32)),
+    ] {
+        let mut b = Builder::new("main");
+        let names = ["x", "y"];
+        let values: Vec<Value> =
+            operands.into_iter().zip(names).map(|(operand, name)| b.input(name, operand)).collect();
+        let z = b.op(kind, &values, &[("z", result)])[0];
+        let invalid = verify(b.finish(&[z])).expect_err("the types do not fit");
+        let codes: Vec<&str> = invalid.errors.iter().map(|error| error.kind.code()).collect();
+        assert!(codes.iter().all(|code| matches!(*code, "operand_element" | "result_element")), "{codes:?}");
+    }
     let (codes, scales) = (ty(&[5, 64], F8E4M3FN), sf(&[5, 4], F8E8M0FNU, Linear));
     let floor = Some(ScaleRounding::Floor);
     check(

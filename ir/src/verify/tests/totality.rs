@@ -12,8 +12,8 @@ use crate::entities::{Entity, Op, Symbol};
 use crate::module::{Operation, ValueData, ValueDef};
 use crate::numeric::Nvfp4Formula;
 use crate::ops::{
-    BinaryKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding, ScaledMma,
-    SliceRange, UnaryKind,
+    BinaryKind, BitwiseKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding,
+    ScaledMma, SliceRange, UnaryKind,
 };
 
 /// Decisions drawn from proptest, so that a failure shrinks. Past the end every decision is 0.
@@ -89,7 +89,7 @@ impl Choices<'_> {
 
     fn kind(&mut self) -> OpKind {
         let block = self.pick(&[16, 32, 0, 1, u32::MAX]);
-        match self.below(23) {
+        match self.below(25) {
             0 => OpKind::ScaledMma(ScaledMma {
                 block,
                 alpha: self.one_in(2),
@@ -134,6 +134,8 @@ impl Choices<'_> {
                 let amount = |SliceRange { axis, start, end, .. }| PadAmount { axis, low: start, high: end };
                 OpKind::Pad { amounts: amounts.map(amount).collect(), value: self.number() }
             }
+            22 => OpKind::Bitcast,
+            23 => OpKind::Bitwise(self.pick(BitwiseKind::ALL)),
             _ => {
                 let count = self.pick(&[0, 1, 6, 64]);
                 OpKind::Constant(ConstantValue::Dense((0..count).map(|_| self.number()).collect()))

@@ -2,6 +2,7 @@
 
 use fourfold_ir::{BinaryKind, Dim, ElementType, Module, Op, OpKind, ScaleLayout, Shape, Value};
 
+use super::mx::powers_of_scales;
 use super::values::Graph;
 
 /// A product that equals a `block_dequantize` of these codes and scales.
@@ -27,20 +28,36 @@ pub(crate) fn dequantization(module: &Module, product: Op) -> Option<Dequantizat
         .or_else(|| of_sides(module, product, [right, left], block))
 }
 
+/// The linear scales whose exact conversion this is.
+fn converted_scales(graph: &mut Graph<'_>, value: Value) -> Option<Value> {
+    let (convert, operation) = graph.definition(value)?;
+    let scales = *operation.operands.first()?;
+    // A layout makes scales unsigned, as `block_dequantize` reads them.
+    let is_conversion =
+        operation.kind == OpKind::Convert && graph.ty(scales).layout == Some(ScaleLayout::Linear);
+    is_conversion.then(|| {
+        graph.matched.push(convert);
+        scales
+    })
+}
+
 fn of_sides(module: &Module, product: Op, [codes, scales]: [Value; 2], block: u64) -> Option<Dequantization> {
     let mut graph = Graph::new(module);
     graph.matched.push(product);
     let result = module.ty(module.ops[product].results[0]);
     let per_block = graph.per_block(scales, &result.shape, block)?;
     let flat = graph.flat(per_block);
-    let (convert, operation) = graph.definition(flat)?;
-    // A layout makes scales unsigned, as `block_dequantize` reads them.
-    let scales = *operation.operands.first()?;
+    let scales = match converted_scales(&mut graph, flat) {
+        Some(scales) => scales,
+        // The powers of two may be computed from exponents.
+        None if block == 32 => {
+            let (scales, ops) = powers_of_scales(module, flat)?;
+            graph.matched.extend(ops);
+            scales
+        }
+        None => return None,
+    };
     let scale = module.ty(scales);
-    if operation.kind != OpKind::Convert || scale.layout != Some(ScaleLayout::Linear) {
-        return None;
-    }
-    graph.matched.push(convert);
     let wide = [module.ty(flat).element, result.element];
     let exact = match scale.element {
         ElementType::F8E4M3FN => block == 16,

@@ -1,5 +1,7 @@
 //! Matches a block quantization written out op by op, from its conversion to FP4 backwards.
 
+use std::borrow::Cow;
+
 use fourfold_ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin, Scaling};
 use fourfold_ir::{BinaryKind, ElementType, Module, Op, OpKind, ReduceKind, UnaryKind, Value};
 
@@ -24,7 +26,7 @@ pub(crate) struct Quantization {
 /// The op of a written-out quantization that no `block_quantize` contains.
 pub(crate) struct Difference {
     pub(crate) op: Op,
-    pub(crate) expected: &'static str,
+    pub(crate) expected: Cow<'static, str>,
 }
 
 /// The way in which a per-tensor scale enters.
@@ -50,7 +52,7 @@ pub(crate) fn quantization(module: &Module, anchor: Op) -> Result<Quantization, 
     graph.matched.push(anchor);
     let codes = codes(&mut graph, anchor)?;
     let scale = scale(&mut graph, codes.scales)?;
-    let differs = |expected| Difference { op: codes.op, expected };
+    let differs = |expected: &'static str| Difference { op: codes.op, expected: expected.into() };
     let behind = graph.moved(codes.values);
     if behind.last() != Some(&scale.values) {
         return Err(differs("the values whose largest magnitudes give the scales"));
@@ -83,7 +85,7 @@ pub(crate) fn quantization(module: &Module, anchor: Op) -> Result<Quantization, 
     };
     if !agrees {
         let expected = "the per-tensor scale of the scales, which enters the codes inversely";
-        return Err(Difference { op: codes.global_op, expected });
+        return Err(Difference { op: codes.global_op, expected: expected.into() });
     }
     let formula = Nvfp4Formula {
         scale_min: scale.scale_min,
@@ -91,6 +93,7 @@ pub(crate) fn quantization(module: &Module, anchor: Op) -> Result<Quantization, 
         global: scaling,
         codes: codes.formula,
         guard: false,
+        ..Nvfp4Formula::DEFAULT
     };
     let mut ops = graph.matched;
     ops.sort_unstable();
@@ -118,7 +121,9 @@ fn codes(graph: &mut Graph<'_>, anchor: Op) -> Result<Codes, Difference> {
     let operand = graph.module.ops[anchor].operands[0];
     let (scaled, _) = bounded(graph, operand, [-6.0, 6.0])?;
     let found = graph.definition(scaled).filter(|_| graph.ty(scaled).element == ElementType::F32);
-    let Some((op, operation)) = found else { return Err(Difference { op: anchor, expected: QUOTIENT }) };
+    let Some((op, operation)) = found else {
+        return Err(Difference { op: anchor, expected: QUOTIENT.into() });
+    };
     graph.matched.push(op);
     let full = &graph.ty(scaled).shape;
     let (values, per_block) = match (&operation.kind, &operation.operands[..]) {
@@ -127,11 +132,11 @@ fn codes(graph: &mut Graph<'_>, anchor: Op) -> Result<Codes, Difference> {
             Some(factor) => (left, Some(factor)),
             None => (right, graph.per_block(left, full, 16)),
         },
-        _ => return Err(Difference { op, expected: QUOTIENT }),
+        _ => return Err(Difference { op, expected: QUOTIENT.into() }),
     };
     let Some(per_block) = per_block else {
         let expected = "one step per block of 16 along the last axis";
-        return Err(Difference { op, expected });
+        return Err(Difference { op, expected: expected.into() });
     };
     if operation.kind == OpKind::Binary(BinaryKind::Div) {
         let (scales, global, global_op) = step(graph, per_block, op)?;
@@ -140,7 +145,7 @@ fn codes(graph: &mut Graph<'_>, anchor: Op) -> Result<Codes, Difference> {
     let factor = graph.flat(per_block);
     let found = graph.definition(factor).filter(|_| graph.ty(factor).element == ElementType::F32);
     let Some((factor_op, operation)) = found else {
-        return Err(Difference { op, expected: "the reciprocal of a step in f32" });
+        return Err(Difference { op, expected: "the reciprocal of a step in f32".into() });
     };
     graph.matched.push(factor_op);
     let divisor = match (&operation.kind, &operation.operands[..]) {
@@ -152,7 +157,7 @@ fn codes(graph: &mut Graph<'_>, anchor: Op) -> Result<Codes, Difference> {
             let global = Global::Multiplies(numerator);
             return Ok(Codes { op, values, formula, global, global_op: factor_op, scales });
         }
-        _ => return Err(Difference { op: factor_op, expected: "the reciprocal of a step" }),
+        _ => return Err(Difference { op: factor_op, expected: "the reciprocal of a step".into() }),
     };
     let (scales, global, global_op) = step(graph, divisor, factor_op)?;
     Ok(Codes { op, values, formula: CodeFormula::ReciprocalStep, global, global_op, scales })
@@ -166,9 +171,9 @@ fn step(graph: &mut Graph<'_>, value: Value, user: Op) -> Result<(Value, Global,
         return Ok((value, Global::None, user));
     }
     let found = graph.definition(value).filter(|_| graph.ty(value).element == ElementType::F32);
-    let Some((op, operation)) = found else { return Err(Difference { op: user, expected: STEP }) };
+    let Some((op, operation)) = found else { return Err(Difference { op: user, expected: STEP.into() }) };
     graph.matched.push(op);
-    let differs = Err(Difference { op, expected: STEP });
+    let differs = Err(Difference { op, expected: STEP.into() });
     let (OpKind::Binary(kind), &[left, right]) = (&operation.kind, &operation.operands[..]) else {
         return differs;
     };
@@ -196,12 +201,12 @@ fn scale(graph: &mut Graph<'_>, scales: Value) -> Result<Scale, Difference> {
     let Some((convert, operation)) = converted.filter(|_| is_fp8(graph, scales)) else {
         let op = graph.module.defining_op(scales).or(graph.matched.last().copied());
         let op = op.unwrap_or(graph.matched[0]);
-        return Err(Difference { op, expected: "scales converted to f8E4M3FN" });
+        return Err(Difference { op, expected: "scales converted to f8E4M3FN".into() });
     };
     graph.matched.push(convert);
     let (t, least) = bounded(graph, operation.operands[0], [f64::NEG_INFINITY, 448.0])?;
     let Some(scale_min) = ScaleMin::new(least as f32) else {
-        return Err(Difference { op: convert, expected: "a lower bound of at most 448" });
+        return Err(Difference { op: convert, expected: "a lower bound of at most 448".into() });
     };
     let (amax, factors) = factors(graph, t, convert)?;
     let (inner, outer) = match factors[..] {
@@ -210,7 +215,7 @@ fn scale(graph: &mut Graph<'_>, scales: Value) -> Result<Scale, Difference> {
         _ => {
             return Err(Difference {
                 op: convert,
-                expected: "amax / 6, perhaps scaled by one number per tensor",
+                expected: "amax / 6, perhaps scaled by one number per tensor".into(),
             });
         }
     };
@@ -218,18 +223,21 @@ fn scale(graph: &mut Graph<'_>, scales: Value) -> Result<Scale, Difference> {
     let scaling = match (inner.kind, graph.number(inner.by)) {
         (BinaryKind::Div, Some(6.0)) => Scaling::Divide,
         (BinaryKind::Mul, Some(number)) if number.to_bits() == sixth.to_bits() => Scaling::Multiply,
-        _ => return Err(Difference { op: inner.op, expected: "amax / 6 or amax · rn(1/6)" }),
+        _ => return Err(Difference { op: inner.op, expected: "amax / 6 or amax · rn(1/6)".into() }),
     };
     let is_scalar = |graph: &mut Graph<'_>, factor: Factor| graph.scalar(factor.by).is_some();
     let global = match outer {
         Some(factor) if !is_scalar(graph, factor) => {
-            return Err(Difference { op: factor.op, expected: "a per-tensor scale of shape [] or [1]" });
+            return Err(Difference {
+                op: factor.op,
+                expected: "a per-tensor scale of shape [] or [1]".into(),
+            });
         }
         None => Global::None,
         Some(Factor { kind: BinaryKind::Div, by, .. }) => Global::Divides(by),
         Some(Factor { by, .. }) => Global::Multiplies(by),
     };
-    let values = magnitudes(graph, amax)?;
+    let values = magnitudes(graph, amax, 16)?;
     Ok(Scale { scale_min, amax: scaling, global, values })
 }
 
@@ -247,10 +255,10 @@ fn factors(graph: &mut Graph<'_>, t: Value, user: Op) -> Result<(Op, Vec<Factor>
     let (mut current, mut user, mut found) = (graph.flat(t), user, Vec::new());
     loop {
         let Some((op, operation)) = graph.definition(current) else {
-            return Err(Difference { op: user, expected: SCALED });
+            return Err(Difference { op: user, expected: SCALED.into() });
         };
         graph.matched.push(op);
-        let differs = Difference { op, expected: SCALED };
+        let differs = Difference { op, expected: SCALED.into() };
         let (kind, x, by) = match (&operation.kind, &operation.operands[..]) {
             (OpKind::Reduce { .. }, _) => return Ok((op, found)),
             (OpKind::Binary(BinaryKind::Div), &[x, by]) => (BinaryKind::Div, x, by),
@@ -295,19 +303,25 @@ fn leads_to_reduction(graph: &mut Graph<'_>, value: Value) -> bool {
 }
 
 /// The values whose largest magnitudes per block a reduction finds, behind moves and conversions.
-fn magnitudes(graph: &mut Graph<'_>, reduction: Op) -> Result<Value, Difference> {
+pub(crate) fn magnitudes(graph: &mut Graph<'_>, reduction: Op, block: u64) -> Result<Value, Difference> {
     let operation = &graph.module.ops[reduction];
     let OpKind::Reduce { kind, axes, .. } = &operation.kind else {
-        return Err(Difference { op: reduction, expected: "a reduction" });
+        return Err(Difference { op: reduction, expected: "a reduction".into() });
     };
     let operand = operation.operands[0];
     let shape = &graph.ty(operand).shape;
     let is_last = axes.len() == 1 && axes[0] as usize + 1 == shape.len();
-    if !is_last || shape.last().and_then(fourfold_ir::Dim::as_fixed) != Some(16) {
-        return Err(Difference { op: reduction, expected: "blocks of 16 along the last axis" });
+    if !is_last || shape.last().and_then(fourfold_ir::Dim::as_fixed) != Some(block) {
+        return Err(Difference {
+            op: reduction,
+            expected: format!("blocks of {block} along the last axis").into(),
+        });
     }
     if !matches!(kind, ReduceKind::Max | ReduceKind::Amax) {
-        return Err(Difference { op: reduction, expected: "the largest magnitude: max of abs, or amax" });
+        return Err(Difference {
+            op: reduction,
+            expected: "the largest magnitude: max of abs, or amax".into(),
+        });
     }
     let flat = graph.flat(operand);
     match graph.definition(flat) {
@@ -316,13 +330,17 @@ fn magnitudes(graph: &mut Graph<'_>, reduction: Op) -> Result<Value, Difference>
             Ok(graph.flat(operation.operands[0]))
         }
         _ if *kind == ReduceKind::Amax => Ok(flat),
-        _ => Err(Difference { op: reduction, expected: "the largest magnitude: max of abs, or amax" }),
+        _ => Err(Difference { op: reduction, expected: "the largest magnitude: max of abs, or amax".into() }),
     }
 }
 
 /// The value behind bounds that a conversion also imposes, and the largest lower bound. An upper bound must be at least
 /// `most`. A lower bound must be at most `least`, unless that is minus infinity.
-fn bounded(graph: &mut Graph<'_>, value: Value, [least, most]: [f64; 2]) -> Result<(Value, f64), Difference> {
+pub(crate) fn bounded(
+    graph: &mut Graph<'_>,
+    value: Value,
+    [least, most]: [f64; 2],
+) -> Result<(Value, f64), Difference> {
     let (mut current, mut lower) = (value, f64::NEG_INFINITY);
     for _ in 0..MOST_OPS {
         let Some((op, operation)) = graph.definition(current) else { break };
@@ -343,7 +361,7 @@ fn bounded(graph: &mut Graph<'_>, value: Value, [least, most]: [f64; 2]) -> Resu
                 };
                 let other = if x == left { right } else { left };
                 if bound.is_nan() || !graph.is_uniform(other, x, current) {
-                    return Err(Difference { op, expected: "a bound that is one number" });
+                    return Err(Difference { op, expected: "a bound that is one number".into() });
                 }
                 match kind {
                     BinaryKind::Max => (bound, f64::INFINITY, x),
@@ -356,12 +374,10 @@ fn bounded(graph: &mut Graph<'_>, value: Value, [least, most]: [f64; 2]) -> Resu
             break;
         }
         if above < most {
-            let expected =
-                if most == 6.0 { "an upper bound of at least 6" } else { "an upper bound of at least 448" };
-            return Err(Difference { op, expected });
+            return Err(Difference { op, expected: format!("an upper bound of at least {most}").into() });
         }
         if least.is_finite() && below > least {
-            return Err(Difference { op, expected: "a lower bound of at most -6" });
+            return Err(Difference { op, expected: format!("a lower bound of at most {least}").into() });
         }
         // The bound has the type of the value. Of two zeros, +0 is the larger.
         let below = f64::from(below as f32);

@@ -275,6 +275,55 @@ fn products_are_nan_and_infinite_where_those_of_dequantized_operands_are() {
     }
 }
 
+/// The rule of quantizations with rounded logarithms.
+const LOGARITHMS: &str = "written-mx-quantization-by-unrounded-logarithms";
+
+#[test]
+fn quantizations_by_logarithms_keep_nan_and_differ_next_to_powers_of_two_only() {
+    let program = function(
+        "%x: tensor<[70, 32], f32>",
+        "  %amax = reduce %x {axes = [1], keep_dims = true, kind = amax} : tensor<[70, 1], f32>
+  %six = constant {value = 6} : tensor<[], f32>
+  %range = div %amax, %six : tensor<[70, 1], f32>
+  %log = log2 %range : tensor<[70, 1], f32>
+  %up = ceil %log : tensor<[70, 1], f32>
+  %exponent = clamp %up {max = 127, min = -127} : tensor<[70, 1], f32>
+  %step = exp2 %exponent : tensor<[70, 1], f32>
+  %s = convert %step : tensor<[70, 1], f8E8M0FNU, linear>
+  %quotients = div %x, %step : tensor<[70, 32], f32>
+  %q = convert %quotients : tensor<[70, 32], f4E2M1FN>
+  return %q, %s",
+    );
+    assert!(!normalized(&program, false).is_changed());
+    let contracted = normalized(&program, true);
+    assert_eq!(contract_rules(&contracted), [LOGARITHMS].into());
+    let mut largest = specials(ElementType::F32);
+    // Far from 1, log2 of the successor of a power of two is rounded to an integer.
+    let next = f64::from((6.0 * 2f32.powi(100)).next_up());
+    largest.push(next);
+    let row = |row: usize| {
+        let value = largest.get(row).copied().unwrap_or(0.0);
+        (0..32).map(move |column| match column {
+            7 => value,
+            _ if value.is_finite() => f64::from((value * f64::from(column % 5) / 8.0) as f32),
+            _ => 1.0,
+        })
+    };
+    assert!(largest.len() <= 70);
+    let numbers: Vec<f64> = (0..70).flat_map(row).collect();
+    let x = Tensor::from_f64(ElementType::F32, vec![70, 32], None, &numbers).expect("the shape");
+    let inputs = HashMap::from([("x".to_owned(), x)]);
+    let scales = |program: &Program| {
+        let scales = program.module().outputs[1];
+        values(program, &inputs)[scales.index()].to_codes()
+    };
+    let (want, got) = (scales(&program), scales(contracted.program()));
+    for (row, (want, got)) in want.iter().zip(&got).enumerate() {
+        let moves = largest.get(row).is_some_and(|value| *value == next);
+        assert_eq!(i16::from(*got) - i16::from(*want), i16::from(moves), "{:e}", numbers[32 * row + 7]);
+    }
+}
+
 /// Fails for a contract rule that is in none of the tables above.
 #[test]
 fn every_contract_rule_is_held_against_poisoned_data() {
@@ -285,6 +334,7 @@ fn every_contract_rule_is_held_against_poisoned_data() {
         .map(|form| form.0)
         .chain(PRODUCTS.iter().map(|product| product.0))
         .chain(norms)
+        .chain([LOGARITHMS])
         .collect();
     let rules: BTreeSet<&str> =
         normalize_rules().filter(|rule| rule.contract).map(|rule| rule.name).collect();

@@ -1,0 +1,54 @@
+//! The element formats of MX blocks.
+
+use super::formats::{e2m1_from_f32, e2m1_to_f32, e4m3_from_f32, e4m3_to_f32, e5m2_from_f32, e5m2_to_f32};
+
+/// The element format of an MX block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MxElement {
+    /// `f4E2M1FN`: MXFP4.
+    E2M1,
+    /// `f8E4M3FN`: MXFP8 with more precision.
+    E4M3,
+    /// `f8E5M2`: MXFP8 with more range.
+    E5M2,
+}
+
+impl MxElement {
+    /// The exponent of the largest finite value (emax in the OCP MX specification).
+    pub fn max_exponent(self) -> u8 {
+        match self {
+            Self::E2M1 => 2,
+            Self::E4M3 => 8,
+            Self::E5M2 => 15,
+        }
+    }
+
+    /// The largest finite value.
+    pub fn max_value(self) -> f32 {
+        match self {
+            Self::E2M1 => 6.0,
+            Self::E4M3 => 448.0,
+            Self::E5M2 => 57344.0,
+        }
+    }
+
+    /// Encodes `v` with the `*_from_f32` function of the format.
+    #[inline]
+    pub fn encode(self, v: f32) -> u8 {
+        match self {
+            Self::E2M1 => e2m1_from_f32(v),
+            Self::E4M3 => e4m3_from_f32(v),
+            Self::E5M2 => e5m2_from_f32(v),
+        }
+    }
+
+    /// Decodes a code with the `*_to_f32` function of the format.
+    #[inline]
+    pub fn decode(self, code: u8) -> f32 {
+        match self {
+            Self::E2M1 => e2m1_to_f32(code),
+            Self::E4M3 => e4m3_to_f32(code),
+            Self::E5M2 => e5m2_to_f32(code),
+        }
+    }
+}
