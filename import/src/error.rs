@@ -23,6 +23,20 @@ pub enum ImportError {
         /// The parser's error.
         source: serde_json::Error,
     },
+    /// A file is not the JSON of a torch.export graph.
+    #[error("`{}` is not a torch.export graph: {source}; to import a checkpoint, name its folder or a weights file",
+        path.display())]
+    NotGraph {
+        /// The file.
+        path: PathBuf,
+        /// The parser's error.
+        source: serde_json::Error,
+    },
+    /// The source is `-`.
+    #[error(
+        "a model cannot be read from the standard input: name a folder or a file (`./-` for a file named `-`)"
+    )]
+    StandardInput,
     /// A configuration or index file does not have the expected form.
     #[error("`{}`: {reason}", path.display())]
     Malformed {
@@ -63,13 +77,13 @@ pub enum ImportError {
         tensor: String,
     },
     /// A folder holds no model.
-    #[error("`{}` holds no model: it has no file that ends in .safetensors or .onnx", path.display())]
+    #[error("`{}` holds no model: it has no graph.json, and no .safetensors, .onnx or .gguf file", path.display())]
     NoModel {
         /// The folder.
         path: PathBuf,
     },
     /// The source is neither a folder nor a file of a known format.
-    #[error("`{}` is not a model: expected a folder, a .safetensors file or an .onnx file", path.display())]
+    #[error("`{}` is not a model: expected a folder, or a .safetensors, .gguf, .onnx or .json file", path.display())]
     UnknownSource {
         /// The source.
         path: PathBuf,

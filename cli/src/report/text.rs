@@ -131,7 +131,7 @@ pub(super) fn inputs(report: &Report) -> Option<String> {
 }
 
 /// `1 op`, `2 ops`.
-pub(super) fn counted(count: usize, noun: &str) -> String {
+pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
