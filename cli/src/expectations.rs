@@ -22,6 +22,7 @@ use crate::precision::{Precision, precisions};
 use crate::recorded::Recorded;
 use crate::report::{OutputReport, WorstReport};
 use crate::tolerance::{BIT_EQUAL, Compared, KernelRun, Moved, moved};
+use crate::unused::Unused;
 
 /// The largest number of multiplications for the interpreter: about twenty seconds.
 const MOST_PRODUCTS: f64 = 2e10;
@@ -138,7 +139,11 @@ impl<'a> Comparer<'a> {
     ) -> Result<Vec<OutputReport>, Error> {
         let mut outputs = Vec::new();
         let mut covered = Vec::new();
-        if let Inputs::Data { described, data, .. } = inputs {
+        if let Inputs::Data { described, data, unused, .. } = inputs {
+            // Several programs of a verification share a file.
+            if scope == Scope::Outputs {
+                notes.extend(unused.iter().filter_map(Unused::note));
+            }
             notes.extend(data.stale.values().cloned());
             for (name, stored) in &data.expected {
                 let Some(value) = self.original.facts().value_named(name) else {

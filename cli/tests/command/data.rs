@@ -341,6 +341,89 @@ fn a_sample_line_draws_what_the_model_lacks() {
 }
 
 #[test]
+fn a_data_file_of_which_nothing_is_used_gives_exit_2() {
+    let place = Place::new();
+    let stray = [("y", Dtype::F32, &[ROWS, 4][..], vec![0; 48]), ("other.x", Dtype::F32, &[1], vec![0; 4])];
+    write(&place.path("stray.safetensors"), &stray);
+    write(&place.path("unknown.safetensors"), &[("expected.Y", Dtype::F32, &[1], vec![0; 4])]);
+    write(&place.path("empty.safetensors"), &[]);
+    for (file, has) in [
+        ("stray.safetensors", "`other.x`, `y` (did you mean `expected.y`?)"),
+        ("unknown.safetensors", "`expected.Y`"),
+        ("empty.safetensors", "no tensor"),
+    ] {
+        // Neither the sources of the program nor another file make up for it.
+        for data in [&[file][..], &["oracle.safetensors", file]] {
+            let (code, report) = place.replay(data, &[]);
+            let message = error(&report);
+            let begin = "the program uses no tensor of ";
+            assert!(code == 2 && message.starts_with(begin) && message.contains(file), "{message}");
+            let takes = "its inputs are `x`, `w`, `b`, `s`, and its results `expected.y`, `expected.z`, `expected.t`, `w.copy`";
+            assert!(message.contains(&format!("which has {has}; ")) && message.ends_with(takes), "{message}");
+            assert!(report["help"].as_str().is_some_and(|help| help.contains("expected.NAME")), "{report:#}");
+        }
+    }
+    let (code, report) = place.replay(&["stray.safetensors"], &["--bundle", &place.name("bundle")]);
+    assert!(code == 2 && error(&report).contains("uses no tensor"), "{report:#}");
+}
+
+#[test]
+fn verify_refuses_a_data_file_that_no_program_uses() {
+    let place = Place::new();
+    write(&place.path("stray.safetensors"), &[("stray", Dtype::F32, &[1], vec![0; 4])]);
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures");
+    let program = format!("{fixtures}/shapes/exact_symbolic_m.fir");
+    let (code, report) = place.command("verify", &program, &["stray.safetensors"], &[]);
+    assert!(code == 2 && error(&report).contains("which has `stray`; its inputs are"), "{report:#}");
+}
+
+#[test]
+fn tensors_that_are_not_used_are_noted() {
+    let place = Place::new();
+    let x = (0..ROWS * 8).map(|index| x(index / 8, index % 8));
+    let names: Vec<String> = (0..9).map(|index| format!("layer.{index}")).collect();
+    let mut tensors: Vec<Stored<'_>> =
+        names.iter().map(|name| (name.as_str(), Dtype::F32, &[1][..], vec![0; 4])).collect();
+    tensors.push(("x", Dtype::F64, &[ROWS, 8], f64s(x)));
+    tensors.push(("y", Dtype::F64, &[ROWS, 4], f64s(y(0.5))));
+    tensors.push(("expected.Y", Dtype::F64, &[ROWS, 4], f64s(y(0.5))));
+    write(&place.path("some.safetensors"), &tensors);
+    let (code, report) = place.replay(&["some.safetensors"], &[]);
+    assert_eq!(code, 0, "{report:#}");
+    let notes: Vec<&str> =
+        report["notes"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let unused = notes.iter().filter(|note| note.contains("has tensors that the program does not use: "));
+    let unused: Vec<&&str> = unused.collect();
+    assert!(unused.len() == 1 && unused[0].contains("some.safetensors has"), "{notes:?}");
+    assert!(unused[0].contains("`layer.0`, ") && unused[0].ends_with(" and 4 more"), "{notes:?}");
+    assert!(notes.contains(&"expected.Y is not compared: the program has no value %Y"), "{notes:?}");
+}
+
+#[test]
+fn data_with_some_of_the_drawn_inputs_name_the_missing_ones() {
+    let place = Place::new();
+    let text = "fir 1\n; tensor: w = \"experts.w\"[1] in \"../model/large.safetensors\"\n\
+                ; sample: normal seed=0 M=3\n\
+                func @f(%x: tensor<[M, 8], f32>, %mask: tensor<[M, M], f32>, %cos: tensor<[M, 4], f32>, \
+                param %w: tensor<[4, 8], f32>) {\n  %p = mma %x, %w : tensor<[M, 4], f32>\n  \
+                %q = mul %p, %cos : tensor<[M, 4], f32>\n  %z = relu %mask : tensor<[M, M], f32>\n  \
+                return %q, %z\n}\n";
+    fs::write(place.path("programs/block.fir"), text).expect("it is written");
+    let block = place.name("programs/block.fir");
+    assert_eq!(place.command("replay", &block, &[], &[]).0, 0, "a sample draws all of them");
+    // M is that of the sample line, so drawn inputs would have the right shape.
+    write(&place.path("x.safetensors"), &[("x", Dtype::F32, &[3, 8], vec![0; 96])]);
+    let (code, report) = place.command("replay", &block, &["x.safetensors"], &[]);
+    let message = "%mask and %cos are missing: --data has %x, so the `; sample:` line draws no other input; the program \
+                   takes %mask: tensor<[M, M], f32>, %cos: tensor<[M, 4], f32>";
+    assert_eq!((code, error(&report)), (2, message), "{report:#}");
+    // A weight is no such input: it has another source.
+    write(&place.path("w.safetensors"), &[("w", Dtype::F32, &[4, 8], vec![0; 128])]);
+    let (code, report) = place.command("replay", &block, &["w.safetensors"], &[]);
+    assert_eq!(code, 0, "{report:#}");
+}
+
+#[test]
 fn several_data_lines_are_read_in_order() {
     let place = Place::new();
     let text = "fir 1\n; data: a.safetensors\n; data: b.safetensors\n\
