@@ -14,7 +14,7 @@ use fourfold_ir::{
 };
 use fourfold_scheduler::{Fate, Normalized, Partition, ScaledMmaPlan};
 
-use crate::compare::{Comparison, Rounding, Tolerance, Wanted, compare, compare_or, largest};
+use crate::compare::{Comparison, Rounding, Tolerance, Wanted, compare, compare_or, largest, tolerance_text};
 use crate::error::Error;
 use crate::header::Header;
 use crate::load::Inputs;
@@ -156,7 +156,9 @@ impl<'a> Comparer<'a> {
                 let tolerance = self.tolerance(value);
                 let want = want.for_tolerance(&tolerance.0, self.original.module().ty(value).element)?;
                 let want = want.as_wanted();
-                outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
+                let expectation = Expectation { value, against, want, tolerance };
+                let compared = self.compare_one(&expectation)?;
+                outputs.push(self.judged(value, compared, notes));
             }
             for expected in &self.header.expected {
                 if data.stale.contains_key(&expected.tensor) {
@@ -228,6 +230,25 @@ impl<'a> Comparer<'a> {
         outputs.extend(kernels);
         outputs.extend(self.compare_normalized(&only_normalized, notes)?);
         Ok(outputs)
+    }
+
+    /// Marks a met expectation of the data as loose if its tolerance follows from a quantization in the program and
+    /// its error exceeds the tolerance of its own type.
+    fn judged(&self, value: Value, report: OutputReport, notes: &mut Vec<String>) -> OutputReport {
+        let (module, precision) = (self.original.module(), self.precisions[value.index()]);
+        let is_stated = self.header.tolerance_of(module.name_of(value)).is_some();
+        // A moved code is a step off, however small the other errors are.
+        let error = if report.moved_roundings > 0 { f64::INFINITY } else { report.max_rel_err };
+        let loose = report.ok && !is_stated && precision.proves_little(module.ty(value).element, error);
+        if loose {
+            let OutputReport { name, expected, .. } = &report;
+            notes.push(format!(
+                "%{name} is within {} of {expected}, the tolerance of a value behind an FP4 or FP8 quantization; it is \
+                 too wide to prove much: pass --tolerance {name}=T",
+                precision.tolerance()
+            ));
+        }
+        OutputReport { loose, ..report }
     }
 
     /// Compares the outputs with those of a recorded run: bit for bit if that ran the `same_way`, else within the
@@ -385,8 +406,11 @@ impl<'a> Comparer<'a> {
         let name = self.original.module().name_of(value);
         let stated = self.header.tolerance_of(name);
         let relative = stated.unwrap_or_else(|| self.precisions[value.index()].tolerance());
-        let rule =
-            if relative == 0.0 { BIT_EQUAL.to_owned() } else { format!("{relative:.0e} of the largest") };
+        let rule = if relative == 0.0 {
+            BIT_EQUAL.to_owned()
+        } else {
+            format!("{} of the largest", tolerance_text(relative))
+        };
         (Tolerance::Relative(relative), rule)
     }
 
@@ -502,6 +526,7 @@ impl<'a> Comparer<'a> {
                 want: worst.want.to_string(),
             }),
             error: None,
+            loose: false,
             unbounded: comparison.unbounded,
             ok: comparison.ok,
         }

@@ -423,6 +423,56 @@ fn data_with_some_of_the_drawn_inputs_name_the_missing_ones() {
     assert_eq!(code, 0, "{report:#}");
 }
 
+/// The values of %z in the program of [`an_expectation_behind_a_quantization_is_met_loosely`].
+fn quantized(first: f64) -> Vec<u8> {
+    f32s([first, 1.0])
+}
+
+#[test]
+fn an_expectation_behind_a_quantization_is_met_loosely() {
+    let place = Place::new();
+    let text = "fir 1\n; data: in.safetensors\n\
+                func @f(%x: tensor<[1, 2], f32>, %w: tensor<[2, 2], f32>) {\n  \
+                %p = mma %x, %w : tensor<[1, 2], f32>\n  %q = convert %p : tensor<[1, 2], f8E4M3FN>\n  \
+                %z = convert %q : tensor<[1, 2], f32>\n  return %z\n}\n";
+    fs::write(place.path("quantized.fir"), text).expect("it is written");
+    let identity = ("w", Dtype::F32, &[2, 2][..], f32s([1.0, 0.0, 0.0, 1.0]));
+    write(&place.path("in.safetensors"), &[("x", Dtype::F32, &[1, 2], f32s([0.5, 1.0])), identity]);
+    let program = place.name("quantized.fir");
+    let replay = |first: f64, more: &[&str]| {
+        write(&place.path("z.safetensors"), &[("expected.z", Dtype::F32, &[1, 2], quantized(first))]);
+        place.command("replay", &program, &["z.safetensors"], more)
+    };
+    let verdict = |(code, report): &(i32, Value)| {
+        let z = output(report, "expected.z");
+        (*code, z["ok"] == true, z["loose"] == true, report["notes"].to_string())
+    };
+    let (code, ok, loose, notes) = verdict(&replay(0.5, &[]));
+    assert!((code, ok, loose) == (0, true, false) && !notes.contains("too wide"), "{notes}");
+    // A wrong program: the bound does not tell, and the report says so.
+    let (code, ok, loose, notes) = verdict(&replay(0.7, &[]));
+    assert_eq!((code, ok, loose), (0, true, true), "{notes}");
+    assert!(
+        notes.contains("%z is within 0.25 of expected.z") && notes.contains("--tolerance z=T"),
+        "{notes}"
+    );
+    let (code, ok, loose, _) = verdict(&replay(0.76, &[]));
+    assert_eq!((code, ok, loose), (1, false, false));
+    // A stated tolerance is the author's.
+    let (code, ok, loose, _) = verdict(&replay(0.7, &["--tolerance", "z=1e-5"]));
+    assert_eq!((code, ok, loose), (1, false, false));
+    let (code, ok, loose, notes) = verdict(&replay(0.7, &["--tolerance", "z=0.25"]));
+    assert!((code, ok, loose) == (0, true, false) && !notes.contains("too wide"), "{notes}");
+
+    replay(0.7439, &[]);
+    let data = place.name("z.safetensors");
+    let arguments = ["replay", &program, "--data", &data].map(str::to_owned);
+    let text = String::from_utf8(fourfold(&arguments).stdout).expect("text");
+    assert!(text.contains("error 2.44e-1 of 2.5e-1  loose\n"), "{text}");
+    let last = "loose: 1 of 1 expectations met, 1 only within a bound too wide to prove much\n";
+    assert!(text.ends_with(last), "{text}");
+}
+
 #[test]
 fn several_data_lines_are_read_in_order() {
     let place = Place::new();
