@@ -24,6 +24,8 @@ use crate::report::{OutputReport, WorstReport};
 use crate::tolerance::{BIT_EQUAL, Compared, KernelRun, Moved, moved};
 use crate::unused::Unused;
 
+mod codes;
+
 /// The largest number of multiplications for the interpreter: about twenty seconds.
 const MOST_PRODUCTS: f64 = 2e10;
 /// The largest number of elements of a value for the interpreter.
@@ -158,7 +160,11 @@ impl<'a> Comparer<'a> {
                 let want = want.as_wanted();
                 let expectation = Expectation { value, against, want, tolerance };
                 let compared = self.compare_one(&expectation)?;
-                outputs.push(self.judged(value, compared, notes));
+                let on_codes = match compared.ok {
+                    true => None,
+                    false => self.on_given_codes(&expectation, data, notes)?,
+                };
+                outputs.push(self.judged(value, on_codes.unwrap_or(compared), notes));
             }
             for expected in &self.header.expected {
                 if data.stale.contains_key(&expected.tensor) {

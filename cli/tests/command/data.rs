@@ -488,3 +488,44 @@ fn several_data_lines_are_read_in_order() {
     // relu is exact, so its result equals the rounded expectation, bit for bit.
     assert_eq!((code, &output(&report, "expected.y")["rule"]), (0, &"bit-equal".into()), "{report:#}");
 }
+
+#[test]
+fn a_result_behind_moved_codes_is_compared_on_the_codes_of_the_data() {
+    let place = Place::new();
+    let text = "fir 1\n; sample: normal seed=0 M=1\n; expected: x.codes = x.codes, 1 may differ\n\
+                func @tie(%x: tensor<[M, 16], f32>, %g: tensor<[], f32>, %w: tensor<[1, 16], f32>) {\n  \
+                %x.codes, %x.scale = block_quantize %x, %g {block = 16} : tensor<[M, 16], f4E2M1FN>, \
+                tensor<[M, 1], f8E4M3FN, linear>\n  \
+                %d = block_dequantize %x.codes, %x.scale {block = 16} : tensor<[M, 16], f32>\n  \
+                %y = mma %d, %w : tensor<[M, 1], f32>\n  return %y\n}\n";
+    fs::write(place.path("tie.fir"), text).expect("it is written");
+    // The largest value is 6, so the scale is 1. 2.5 lies between the values 2 of code 4, and 3 of code 5.
+    let x = f32s((0..16).map(|k| [6.0, 2.5, 1.0][k.min(2)]));
+    let replay = |second: u8, y: f64| {
+        let codes = [&[7 | second << 4][..], &[0x22; 7]].concat();
+        let tensors = [
+            ("x", Dtype::F32, &[1, 16][..], x.clone()),
+            ("g", Dtype::F32, &[], f32s([1.0])),
+            ("w", Dtype::F32, &[1, 16], f32s([1.0; 16])),
+            ("x.codes", Dtype::U8, &[1, 8], codes),
+            ("expected.y", Dtype::F64, &[1, 1], f64s([y])),
+        ];
+        write(&place.path("tie.safetensors"), &tensors);
+        let given = ["--tolerance", "y=1e-5"];
+        let (code, report) = place.command("replay", &place.name("tie.fir"), &["tie.safetensors"], &given);
+        (code, output(&report, "expected.y").clone(), report["notes"].to_string())
+    };
+    // The run rounds 2.5 to the even code: y is 6 + 2 + 14.
+    let (code, y, notes) = replay(4, 22.0);
+    assert_eq!((code, &y["source"], &*notes), (0, &"run".into(), "[]"), "{y}");
+    // A framework with 2.5000001 has 3.
+    let (code, y, notes) = replay(5, 23.0);
+    assert_eq!((code, &y["ok"], &y["source"]), (0, &true.into(), &"interpreter".into()), "{y} {notes}");
+    assert!(y["rule"].as_str().is_some_and(|rule| rule.ends_with(", on the codes of the data")), "{y}");
+    assert!(notes.contains("codes and scales of the data, of which 1 differs from the run's"), "{notes}");
+    // A result that its own codes do not explain is wrong, and so is one with the codes of the run.
+    for (second, y) in [(5, 23.5), (4, 23.0)] {
+        let (code, y, notes) = replay(second, y);
+        assert_eq!((code, &y["ok"], &y["source"], &*notes), (1, &false.into(), &"run".into(), "[]"), "{y}");
+    }
+}

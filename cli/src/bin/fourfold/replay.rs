@@ -27,7 +27,8 @@ use crate::toolchain::Choice;
     one are compared with the interpreter. An expectation is left out if a later --data file replaces an input of its \
     file. A --data file of which no tensor is used is an error; other unused tensors are noted. --tolerance T replaces \
     every `; tolerance:` line, --tolerance NAME=T that of NAME. Without one, a value behind an FP4 or FP8 quantization \
-    may differ by 0.25. `loose` marks an expectation that is met by such a tolerance only.\n\n\
+    may differ by 0.25. `loose` marks an expectation that is met by such a tolerance only. A result that misses its \
+    expectation is compared once more on the codes of the data, if they have those of a quantization before it.\n\n\
     The report has one line per segment and per compared value; -v prints the full report.\n\n\
     --bundle writes a folder that can be replayed on another machine, even if the run fails. It contains the program, \
     its inputs and outputs, the source and build command of each kernel, the report, and the output of `doctor`. \
