@@ -122,6 +122,32 @@ impl Wanted for Vec<f64> {
     }
 }
 
+/// Rounds a positive number up to three digits.
+pub(crate) fn rounded_up(value: f64) -> f64 {
+    let nearest = format!("{value:.2e}");
+    let parsed = nearest.parse().unwrap_or(value);
+    if parsed >= value {
+        return parsed;
+    }
+    let bumped = nearest.split_once('e').and_then(|(mantissa, exponent)| {
+        let hundredths: i32 = mantissa.replace('.', "").parse().ok()?;
+        let exponent: i32 = exponent.parse().ok()?;
+        format!("{}e{}", hundredths + 1, exponent - 2).parse().ok()
+    });
+    bumped.unwrap_or(value)
+}
+
+/// Returns a tolerance as text, rounded up to three digits, so that no error within it reads as larger.
+pub(crate) fn tolerance_text(tolerance: f64) -> String {
+    let text = format!("{:.2e}", rounded_up(tolerance));
+    match text.split_once('e') {
+        Some((mantissa, exponent)) if mantissa.contains('.') => {
+            format!("{}e{exponent}", mantissa.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
+    }
+}
+
 /// Compares two tensors of one shape element by element.
 pub(crate) fn compare(
     got: &Tensor,
@@ -386,6 +412,23 @@ mod tests {
 
     fn f32s(values: &[f64]) -> Tensor {
         Tensor::from_f64(ElementType::F32, vec![values.len()], None, values).expect("one extent")
+    }
+
+    #[test]
+    fn the_text_of_a_tolerance_is_no_smaller_than_the_tolerance() {
+        for (tolerance, text) in [
+            (0.0, "0e0"),
+            (1e-5, "1e-5"),
+            (0.25, "2.5e-1"),
+            (2f64.powi(-7), "7.82e-3"),
+            (2f64.powi(-10), "9.77e-4"),
+            (0.9991, "1e0"),
+            (0.1 + 0.2, "3.01e-1"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(tolerance_text(tolerance), text);
+            assert!(rounded_up(tolerance) >= tolerance, "{tolerance}");
+        }
     }
 
     #[test]

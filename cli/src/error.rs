@@ -151,6 +151,32 @@ pub enum Error {
     /// The data file or the program lacks an expected tensor or value.
     #[error("{0}")]
     Missing(String),
+    /// A `--data` file has no tensor of the program.
+    #[error("the program uses no tensor of {}, which has {has}; its inputs are {inputs}, and its results {expected}",
+        file.display())]
+    UnusedData {
+        /// The file.
+        file: PathBuf,
+        /// The names of its tensors.
+        has: String,
+        /// The names that tensors of inputs have.
+        inputs: String,
+        /// The names that expected results have.
+        expected: String,
+    },
+    /// The data have some of the inputs that the `; sample:` line could draw, but not all of them.
+    #[error(
+        "{missing} missing: --data has {given}, so the `; sample:` line draws no other input; the program takes \
+             {types}"
+    )]
+    MissingInputs {
+        /// The missing inputs, with the verb.
+        missing: String,
+        /// The inputs that a file has.
+        given: String,
+        /// The missing inputs with their types.
+        types: String,
+    },
     /// Writing or reading a bundle failed.
     #[error(transparent)]
     Bundle(#[from] BundleError),
@@ -269,6 +295,10 @@ impl Error {
                 Some("name a file with --report in a folder that exists and that you may write to")
             }
             Error::ReportOnStream => Some("write `--report ./-` for a file named `-`"),
+            Error::UnusedData { .. } => {
+                Some("name each tensor of the file like an input, or `expected.NAME` for the result %NAME")
+            }
+            Error::MissingInputs { .. } => Some("add these inputs to the --data file, or give none"),
             _ => None,
         }
     }

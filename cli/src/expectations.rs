@@ -14,7 +14,7 @@ use fourfold_ir::{
 };
 use fourfold_scheduler::{Fate, Normalized, Partition, ScaledMmaPlan};
 
-use crate::compare::{Comparison, Rounding, Tolerance, Wanted, compare, compare_or, largest};
+use crate::compare::{Comparison, Rounding, Tolerance, Wanted, compare, compare_or, largest, tolerance_text};
 use crate::error::Error;
 use crate::header::Header;
 use crate::load::Inputs;
@@ -22,6 +22,9 @@ use crate::precision::{Precision, precisions};
 use crate::recorded::Recorded;
 use crate::report::{OutputReport, WorstReport};
 use crate::tolerance::{BIT_EQUAL, Compared, KernelRun, Moved, moved};
+use crate::unused::Unused;
+
+mod codes;
 
 /// The largest number of multiplications for the interpreter: about twenty seconds.
 const MOST_PRODUCTS: f64 = 2e10;
@@ -138,7 +141,11 @@ impl<'a> Comparer<'a> {
     ) -> Result<Vec<OutputReport>, Error> {
         let mut outputs = Vec::new();
         let mut covered = Vec::new();
-        if let Inputs::Data { described, data, .. } = inputs {
+        if let Inputs::Data { described, data, unused, .. } = inputs {
+            // Several programs of a verification share a file.
+            if scope == Scope::Outputs {
+                notes.extend(unused.iter().filter_map(Unused::note));
+            }
             notes.extend(data.stale.values().cloned());
             for (name, stored) in &data.expected {
                 let Some(value) = self.original.facts().value_named(name) else {
@@ -151,7 +158,13 @@ impl<'a> Comparer<'a> {
                 let tolerance = self.tolerance(value);
                 let want = want.for_tolerance(&tolerance.0, self.original.module().ty(value).element)?;
                 let want = want.as_wanted();
-                outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
+                let expectation = Expectation { value, against, want, tolerance };
+                let compared = self.compare_one(&expectation)?;
+                let on_codes = match compared.ok {
+                    true => None,
+                    false => self.on_given_codes(&expectation, data, notes)?,
+                };
+                outputs.push(self.judged(value, on_codes.unwrap_or(compared), notes));
             }
             for expected in &self.header.expected {
                 if data.stale.contains_key(&expected.tensor) {
@@ -223,6 +236,25 @@ impl<'a> Comparer<'a> {
         outputs.extend(kernels);
         outputs.extend(self.compare_normalized(&only_normalized, notes)?);
         Ok(outputs)
+    }
+
+    /// Marks a met expectation of the data as loose if its tolerance follows from a quantization in the program and
+    /// its error exceeds the tolerance of its own type.
+    fn judged(&self, value: Value, report: OutputReport, notes: &mut Vec<String>) -> OutputReport {
+        let (module, precision) = (self.original.module(), self.precisions[value.index()]);
+        let is_stated = self.header.tolerance_of(module.name_of(value)).is_some();
+        // A moved code is a step off, however small the other errors are.
+        let error = if report.moved_roundings > 0 { f64::INFINITY } else { report.max_rel_err };
+        let loose = report.ok && !is_stated && precision.proves_little(module.ty(value).element, error);
+        if loose {
+            let OutputReport { name, expected, .. } = &report;
+            notes.push(format!(
+                "%{name} is within {} of {expected}, the tolerance of a value behind an FP4 or FP8 quantization; it is \
+                 too wide to prove much: pass --tolerance {name}=T",
+                precision.tolerance()
+            ));
+        }
+        OutputReport { loose, ..report }
     }
 
     /// Compares the outputs with those of a recorded run: bit for bit if that ran the `same_way`, else within the
@@ -380,8 +412,11 @@ impl<'a> Comparer<'a> {
         let name = self.original.module().name_of(value);
         let stated = self.header.tolerance_of(name);
         let relative = stated.unwrap_or_else(|| self.precisions[value.index()].tolerance());
-        let rule =
-            if relative == 0.0 { BIT_EQUAL.to_owned() } else { format!("{relative:.0e} of the largest") };
+        let rule = if relative == 0.0 {
+            BIT_EQUAL.to_owned()
+        } else {
+            format!("{} of the largest", tolerance_text(relative))
+        };
         (Tolerance::Relative(relative), rule)
     }
 
@@ -497,6 +532,7 @@ impl<'a> Comparer<'a> {
                 want: worst.want.to_string(),
             }),
             error: None,
+            loose: false,
             unbounded: comparison.unbounded,
             ok: comparison.ok,
         }

@@ -1,20 +1,23 @@
 //! Imports a model: writes its programs, and plans each of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, Options};
+use fourfold_executor::files_in;
 use fourfold_import::{Import, ImportOptions, ImportedProgram};
 use fourfold_ir::{Module, text, verify};
+use fourfold_scheduler::ReasonCode;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::report::counted;
 
 /// A report of `fourfold import`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImportReport {
-    /// True: a failed import has no report.
+    /// True if there is a program. An import that fails has no report.
     pub ok: bool,
     /// The target that the programs are planned for.
     pub target: String,
@@ -22,6 +25,8 @@ pub struct ImportReport {
     pub programs: Vec<ImportedReport>,
     /// The parts of the model that did not become programs.
     pub left_out: Vec<LeftOutReport>,
+    /// The number of .fir files in the folder that this import did not write.
+    pub other_files: usize,
 }
 
 /// A program of a report.
@@ -74,6 +79,10 @@ pub fn import(
     let written = fourfold_import::write(&import, folder)?;
     let mut planner = Planner { backend: &backend, known: HashMap::new() };
     let count = import.programs.len();
+    let own: HashSet<&PathBuf> = written.iter().map(|written| &written.file).collect();
+    // A folder that cannot be listed has no count, but the programs are there.
+    let in_folder = files_in(folder, "fir").unwrap_or_default();
+    let other_files = in_folder.iter().filter(|file| !own.contains(file)).count();
     let mut programs = Vec::with_capacity(count);
     for (index, (program, written)) in import.programs.iter().zip(written).enumerate() {
         progress(index, count);
@@ -82,10 +91,11 @@ pub fn import(
         programs.push(ImportedReport { name, kind, file: written.file, kernels, codes, notes });
     }
     Ok(ImportReport {
-        ok: true,
+        ok: !programs.is_empty(),
         target: backend.capabilities().target.clone(),
         programs,
         left_out: left_out(&import),
+        other_files,
     })
 }
 
@@ -126,11 +136,20 @@ impl Planner<'_> {
     }
 }
 
+impl ImportedReport {
+    /// Returns the codes without that of ops which only lack a kernel to join, if there are others.
+    fn causes(&self) -> Vec<&'static str> {
+        let follows = ReasonCode::NoScaledMmaProducer.as_str();
+        let causes: Vec<&str> = self.codes.iter().copied().filter(|code| *code != follows).collect();
+        if causes.is_empty() { self.codes.clone() } else { causes }
+    }
+}
+
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for program in &self.programs {
             let kernels = match program.kernels {
-                0 => "no kernel".to_owned(),
+                0 => format!("no kernel ({})", program.causes().join(", ")),
                 1 => "1 kernel".to_owned(),
                 count => format!("{count} kernels"),
             };
@@ -141,6 +160,7 @@ impl fmt::Display for ImportReport {
         }
         let kernels: usize = self.programs.iter().map(|program| program.kernels).sum();
         let (programs, left) = (self.programs.len(), self.left_out.len());
-        writeln!(f, "{programs} programs with {kernels} kernels on {}, {left} left out", self.target)
+        let [programs, kernels] = [counted(programs, "program"), counted(kernels, "kernel")];
+        writeln!(f, "{programs} with {kernels} on {}, {left} left out", self.target)
     }
 }

@@ -63,6 +63,7 @@ mod report;
 mod report_file;
 mod run;
 mod tolerance;
+mod unused;
 pub mod verify;
 mod version;
 

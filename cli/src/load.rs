@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{DataFile, DataSources, OtherTensors, TEXT_LIMIT, read_input};
+use fourfold_executor::{DataFile, DataSources, OpenSources, OtherTensors, TEXT_LIMIT, read_input};
 use fourfold_ir::sample::{self, Recipe, Rule};
-use fourfold_ir::{Diagnostic, Program, Tensor};
+use fourfold_ir::{Diagnostic, Program, Tensor, Value};
 
 use crate::error::Error;
 use crate::header::{self, Header};
+use crate::unused::{Unused, unused};
 
 /// A program read from a file.
 #[derive(Clone, Debug)]
@@ -26,8 +27,17 @@ pub struct Loaded {
 /// The inputs of a run.
 #[derive(Debug)]
 pub(crate) enum Inputs {
-    Data { described: String, data: DataFile, symbols: Vec<(String, u64)> },
-    Sampled { recipe: Recipe, tensors: HashMap<String, Tensor> },
+    Data {
+        described: String,
+        data: DataFile,
+        symbols: Vec<(String, u64)>,
+        /// The tensors of `--data` files that the program does not use.
+        unused: Vec<Unused>,
+    },
+    Sampled {
+        recipe: Recipe,
+        tensors: HashMap<String, Tensor>,
+    },
 }
 
 /// Reads and verifies a program; `-` is the standard input.
@@ -79,6 +89,16 @@ impl Inputs {
         }
     }
 
+    /// Returns the `--data` file at a position if the program uses none of its tensors.
+    pub(crate) fn unused_file(&self, position: usize) -> Option<&Unused> {
+        match self {
+            Inputs::Data { unused, .. } => {
+                unused.iter().find(|unused| unused.position == position && unused.is_whole)
+            }
+            Inputs::Sampled { .. } => None,
+        }
+    }
+
     /// Returns the name of the inputs in reports.
     pub(crate) fn describe(&self) -> String {
         match self {
@@ -102,17 +122,42 @@ pub(crate) fn sources_of(loaded: &Loaded, given: &[PathBuf]) -> DataSources {
 /// Reads the program's tensors. `described` is the name of the inputs in reports [default: the files]. If the program
 /// refers to tensors in place, its first `; sample:` line draws the inputs without a tensor: a checkpoint has weights,
 /// but no activations.
+///
+/// # Errors
+/// Also fails if the program uses no tensor of a `--data` file.
 pub(crate) fn data_inputs(
     sources: &DataSources,
     symbols: &[(String, u64)],
     loaded: &Loaded,
     described: Option<String>,
 ) -> Result<Inputs, Error> {
-    let other: Vec<&str> = loaded.header.expected.iter().map(|expected| expected.tensor.as_str()).collect();
     let opened = sources.open(loaded.program.module())?;
+    match unused(&opened, &loaded.program, &loaded.header).iter().find(|unused| unused.is_whole) {
+        Some(unused) => Err(unused.refusal(&loaded.program, &loaded.header)),
+        None => opened_inputs(sources, &opened, symbols, loaded, described),
+    }
+}
+
+/// Reads tensors like [`data_inputs`], from `--data` files that several programs share.
+pub(crate) fn shared_inputs(sources: &DataSources, loaded: &Loaded) -> Result<Inputs, Error> {
+    opened_inputs(sources, &sources.open(loaded.program.module())?, &[], loaded, None)
+}
+
+fn opened_inputs(
+    sources: &DataSources,
+    opened: &OpenSources<'_>,
+    symbols: &[(String, u64)],
+    loaded: &Loaded,
+    described: Option<String>,
+) -> Result<Inputs, Error> {
+    let other: Vec<&str> = loaded.header.expected.iter().map(|expected| expected.tensor.as_str()).collect();
     let missing = opened.missing();
     let recipe = loaded.header.samples.first();
     let recipe = recipe.filter(|_| !missing.is_empty() && !sources.references.is_empty());
+    let only_given = opened.only_given();
+    if recipe.is_some() && !only_given.is_empty() {
+        return Err(missing_inputs(&missing, &only_given, loaded));
+    }
     let recipe = recipe.map(|recipe| with_symbols(recipe.clone(), symbols));
     let (drawn, symbols) = match &recipe {
         Some(recipe) => {
@@ -130,7 +175,29 @@ pub(crate) fn data_inputs(
         }
         None => describe_files(&data.files),
     });
-    Ok(Inputs::Data { described, data, symbols: symbols.to_vec() })
+    let unused = unused(opened, &loaded.program, &loaded.header);
+    Ok(Inputs::Data { described, data, symbols: symbols.to_vec(), unused })
+}
+
+/// Returns the error for data that have some of the inputs that a sample line draws. Drawn inputs beside given ones
+/// would make a run that has no meaning, and mostly has no consistent extents.
+fn missing_inputs(missing: &[&str], given: &[&str], loaded: &Loaded) -> Error {
+    let module = loaded.program.module();
+    let listed = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| format!("%{name}")).collect();
+        match names.split_last() {
+            Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+            _ => names.concat(),
+        }
+    };
+    let inputs = module.inputs.iter().filter(|input| missing.contains(&module.name_of(**input)));
+    let typed =
+        |input: &Value| format!("%{}: {}", module.name_of(*input), module.display_type(module.ty(*input)));
+    Error::MissingInputs {
+        missing: format!("{} {}", listed(missing), if missing.len() == 1 { "is" } else { "are" }),
+        given: listed(given),
+        types: inputs.map(typed).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn describe_recipe(recipe: &Recipe) -> String {

@@ -30,7 +30,19 @@ impl Precision {
             Precision::Inexact { .. } => 2f64.powi(-2),
         }
     }
+
+    /// Returns true if an error proves little although it is within the default tolerance: a value of this precision
+    /// may follow from a moved FP8 or FP4 code, and the error exceeds the tolerance of the value's own type.
+    pub(crate) fn proves_little(self, element: ElementType, relative_error: f64) -> bool {
+        let own = Precision::Inexact { narrowest: element }.tolerance();
+        // The steps of FP8 and FP4 are too wide to tell a right value from a wrong one.
+        let own = if own > WIDE { 0.0 } else { own };
+        self.tolerance() > WIDE && relative_error > own
+    }
 }
+
+/// A wrong scale, activation function or constant changes results by less than a wider tolerance allows.
+const WIDE: f64 = 1e-2;
 
 /// Returns the precision of every value, by value index. `rule` is that of seeded inputs; stored data guarantee
 /// nothing. `on_device` returns true for ops that ran in a kernel, where some functions have other last bits.
@@ -107,6 +119,20 @@ pub(crate) fn is_correctly_rounded(kind: UnaryKind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_behind_a_quantization_proves_little_unless_the_type_of_the_value_explains_it() {
+        let behind = |narrowest| Precision::Inexact { narrowest };
+        let fp4 = behind(ElementType::F4E2M1FN);
+        assert!(fp4.proves_little(ElementType::F32, 2e-5));
+        assert!(!fp4.proves_little(ElementType::F32, 9e-6));
+        assert!(fp4.proves_little(ElementType::BF16, 1e-2));
+        assert!(!fp4.proves_little(ElementType::BF16, 7e-3));
+        assert!(fp4.proves_little(ElementType::F4E2M1FN, 0.1));
+        assert!(!fp4.proves_little(ElementType::F4E2M1FN, 0.0));
+        assert!(!behind(ElementType::BF16).proves_little(ElementType::F32, 7e-3));
+        assert!(!Precision::Exact.proves_little(ElementType::F32, 0.0));
+    }
 
     #[test]
     fn exactness_ends_at_an_inexact_sum_and_narrowing_is_remembered() {

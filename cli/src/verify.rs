@@ -24,7 +24,7 @@ use fourfold_scheduler::ScaledMmaPlan;
 
 use crate::error::Error;
 use crate::expectations::{NORMALIZED, Scope, check_work};
-use crate::load::{Inputs, Loaded, data_inputs, load, sampled_inputs, sources_of};
+use crate::load::{Inputs, Loaded, load, sampled_inputs, shared_inputs, sources_of};
 use crate::report::{LeftOut, Report, SegmentReport, VerifyLaunch, VerifyReport, VerifyRow, kernel_name};
 use crate::report_file::{ReportFile, RunEntry, State, TimingEntry, describe_options, time};
 use crate::run::{plan, replay_compiled};
@@ -55,9 +55,10 @@ struct Candidate {
 /// invalid (`; test: error`).
 ///
 /// # Errors
-/// Fails if a path or its data cannot be read, a folder has no program, a named program is invalid, the report file
-/// cannot be created, or [`Backend::new`] fails. Wrong results, a failing device and an invalid program in a folder
-/// are reported, not returned. If a later write of the report file fails, [`VerifyReport::report_error`] says so.
+/// Fails if a path or its data cannot be read, no program uses a data file, a folder has no program, a named program
+/// is invalid, the report file cannot be created, or [`Backend::new`] fails. Wrong results, a failing device and an
+/// invalid program in a folder are reported, not returned. If a later write of the report file fails,
+/// [`VerifyReport::report_error`] says so.
 pub fn verify(
     paths: &[PathBuf],
     options: &VerifyOptions,
@@ -134,6 +135,7 @@ fn verify_with(
             plans.push(planned);
         }
     }
+    refuse_unused(&candidates, options.data.len())?;
     checkpoint(file, State::Building, None, &mut report);
     let compiled = backend.compile_all(plans, &options.compile, progress);
     if let Some(file) = file {
@@ -168,6 +170,22 @@ fn verify_with(
     checkpoint(file, State::Finished, None, &mut report);
     report.finish();
     Ok(report)
+}
+
+/// Fails if no program uses any tensor of a `--data` file. `count` is the number of these files.
+fn refuse_unused(candidates: &[Candidate], count: usize) -> Result<(), Error> {
+    for position in 0..count {
+        let refusals = candidates.iter().map(|candidate| {
+            let unused = candidate.inputs.iter().find_map(|inputs| inputs.unused_file(position))?;
+            Some(unused.refusal(&candidate.loaded.program, &candidate.loaded.header))
+        });
+        // The error is about the first program. `None` if one of them uses the file.
+        let refusals: Option<Vec<Error>> = refusals.collect();
+        if let Some(refusal) = refusals.and_then(|refusals| refusals.into_iter().next()) {
+            return Err(refusal);
+        }
+    }
+    Ok(())
 }
 
 /// Writes the report file, if one was requested. It names the program and the inputs that run next.
@@ -301,7 +319,7 @@ fn programs(path: &Path) -> Result<Vec<PathBuf>, Error> {
 fn all_inputs(loaded: &Loaded, data: &[PathBuf]) -> Result<Vec<Inputs>, Error> {
     let sources = sources_of(loaded, data);
     if !sources.is_empty() {
-        return Ok(vec![data_inputs(&sources, &[], loaded, None)?]);
+        return Ok(vec![shared_inputs(&sources, loaded)?]);
     }
     loaded.header.samples.iter().map(|recipe| sampled_inputs(recipe.clone(), &loaded.program)).collect()
 }

@@ -23,6 +23,20 @@ pub enum ImportError {
         /// The parser's error.
         source: serde_json::Error,
     },
+    /// A file is not the JSON of a torch.export graph.
+    #[error("`{}` is not a torch.export graph: {source}; to import a checkpoint, name its folder or a weights file",
+        path.display())]
+    NotGraph {
+        /// The file.
+        path: PathBuf,
+        /// The parser's error.
+        source: serde_json::Error,
+    },
+    /// The source is `-`.
+    #[error(
+        "a model cannot be read from the standard input: name a folder or a file (`./-` for a file named `-`)"
+    )]
+    StandardInput,
     /// A configuration or index file does not have the expected form.
     #[error("`{}`: {reason}", path.display())]
     Malformed {

@@ -35,7 +35,7 @@ mod write;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::files_in;
+use fourfold_executor::{files_in, is_standard_stream};
 
 use checkpoint::Checkpoint;
 pub use error::ImportError;
@@ -55,6 +55,9 @@ const ONNX: &str = "onnx";
 /// When the source or one of its files cannot be read, is malformed, or has an unknown form.
 pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
     options.check()?;
+    if is_standard_stream(source) {
+        return Err(ImportError::StandardInput);
+    }
     if source.is_dir() || !source.exists() {
         return folder(source, options);
     }

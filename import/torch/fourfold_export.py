@@ -3,7 +3,7 @@
     import torch
     from fourfold_export import save
 
-    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("M")},), strict=False)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
     save(program, "exported", dynamic_shapes=({0: "M"},))
 
 The folder holds `graph.json` (the nodes, their arguments and types) and `weights.safetensors` (parameters, buffers and

@@ -256,7 +256,7 @@ fn cut(
     let loaded = load_text(&loaded.file, source).map_err(|error| failed(error.render()))?;
     let symbols = extents_of(loaded.program.module(), program.module(), &bound.symbols);
     let mut stages = Stages { loaded: Some(loaded), ..Stages::default() };
-    let inputs = Inputs::Data { described: DATA.to_owned(), data, symbols };
+    let inputs = Inputs::Data { described: DATA.to_owned(), data, symbols, unused: Vec::new() };
     if let Err(error) = outcome
         && is_end_of_device(error)
     {

@@ -21,6 +21,7 @@ use crate::error::exit_code;
 
 pub use bundle::{Bundle, Lack};
 pub use summary::Summary;
+pub(crate) use text::counted;
 pub use verification::{LeftOut, LeftOutFile, VerifyLaunch, VerifyReport, VerifyRow};
 
 /// The report of one program. Its keys are a stable interface: keys may be added, never changed.
@@ -227,6 +228,9 @@ pub struct OutputReport {
     pub worst: Option<WorstReport>,
     /// The reason why nothing was compared: the expectation does not fit the value. Null otherwise.
     pub error: Option<String>,
+    /// True if `ok` proves little: the data have the expectation, the tolerance is that of a value behind an FP4 or
+    /// FP8 quantization, and the error exceeds the tolerance of the value's own type.
+    pub loose: bool,
     /// True if nothing is wrong but too few elements have a bound to call the value right. `ok` is false then.
     #[serde(skip)]
     pub unbounded: bool,
@@ -342,6 +346,7 @@ impl OutputReport {
             moved_max_abs_err: 0.0,
             worst: None,
             error: Some(why),
+            loose: false,
             unbounded: false,
             ok: false,
         }

@@ -8,7 +8,7 @@ use super::{OutputReport, Report, SegmentReport};
 
 /// Above this number, segments are grouped by tier and outcome.
 const SEGMENTS: usize = 8;
-/// Above this number, only failed comparisons are listed.
+/// Above this number, only failed and loose comparisons are listed.
 const OUTPUTS: usize = 8;
 
 /// Prints a [`Report`] in about 15 lines, or more where something failed.
@@ -139,7 +139,8 @@ impl fmt::Display for Summary<'_> {
             writeln!(f, "contracted: {ops} lost a rounding that the program states (-v lists them)")?;
         }
         writeln!(f)?;
-        let is_listed = |output: &&OutputReport| report.outputs.len() <= OUTPUTS || !output.ok;
+        let is_listed =
+            |output: &&OutputReport| report.outputs.len() <= OUTPUTS || !output.ok || output.loose;
         let listed: Vec<&OutputReport> = report.outputs.iter().filter(is_listed).collect();
         write_outputs(f, listed.iter().copied())?;
         match report.outputs.len() - listed.len() {

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::{OutputReport, Report, SegmentReport};
+use crate::compare::{rounded_up, tolerance_text};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,7 +132,7 @@ pub(super) fn inputs(report: &Report) -> Option<String> {
 }
 
 /// `1 op`, `2 ops`.
-pub(super) fn counted(count: usize, noun: &str) -> String {
+pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -147,7 +148,12 @@ pub(super) fn write_outputs<'a>(
     for output in outputs {
         let (name, against, source) = (&output.name, &output.expected, output.source);
         let limit = match (output.tolerance, output.may_differ) {
-            (Some(tolerance), _) => format!("error {:.2e} of {tolerance:.0e}", output.max_rel_err),
+            (Some(tolerance), _) => {
+                // Of an error that is too large, all digits that are left out count.
+                let error = output.max_rel_err;
+                let error = if output.ok { error } else { rounded_up(error) };
+                format!("error {error:.2e} of {}", tolerance_text(tolerance))
+            }
             (None, Some(count)) => format!("{} of {count} codes differ", output.mismatches),
             (None, None) => String::new(),
         };
@@ -161,6 +167,7 @@ pub(super) fn write_outputs<'a>(
             continue;
         }
         let verdict = match (output.ok, output.unbounded) {
+            (true, _) if output.loose => "loose",
             (true, _) => "ok",
             (false, true) => "NO BOUND",
             (false, false) => "MISMATCH",
@@ -183,15 +190,17 @@ pub(super) fn write_outputs<'a>(
     Ok(())
 }
 
-/// The last line: whether every expectation is met; `None` for a plan that has not run.
+/// The last line, which tells if every expectation is met; `None` for a plan that has not run.
 pub(super) fn verdict(report: &Report) -> Option<String> {
     report.inputs.as_ref()?;
     let count = report.outputs.len();
     let met = report.outputs.iter().filter(|output| output.ok).count();
     let is_wrong = |output: &OutputReport| !output.ok && !output.unbounded;
+    let loose = report.outputs.iter().filter(|output| output.ok && output.loose).count();
     let met = format!("{met} of {count} expectations met");
     Some(match report.ok {
         true if report.compared == 0 => "nothing was compared: no value has elements".to_owned(),
+        true if loose > 0 => format!("loose: {met}, {loose} only within a bound too wide to prove much"),
         true => format!("ok: {met}"),
         false if count == 0 => {
             "NOTHING WAS COMPARED: give the expected results in the data, as `expected.NAME`".to_owned()

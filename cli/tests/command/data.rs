@@ -341,6 +341,139 @@ fn a_sample_line_draws_what_the_model_lacks() {
 }
 
 #[test]
+fn a_data_file_of_which_nothing_is_used_gives_exit_2() {
+    let place = Place::new();
+    let stray = [("y", Dtype::F32, &[ROWS, 4][..], vec![0; 48]), ("other.x", Dtype::F32, &[1], vec![0; 4])];
+    write(&place.path("stray.safetensors"), &stray);
+    write(&place.path("unknown.safetensors"), &[("expected.Y", Dtype::F32, &[1], vec![0; 4])]);
+    write(&place.path("empty.safetensors"), &[]);
+    for (file, has) in [
+        ("stray.safetensors", "`other.x`, `y` (did you mean `expected.y`?)"),
+        ("unknown.safetensors", "`expected.Y`"),
+        ("empty.safetensors", "no tensor"),
+    ] {
+        // Neither the sources of the program nor another file make up for it.
+        for data in [&[file][..], &["oracle.safetensors", file]] {
+            let (code, report) = place.replay(data, &[]);
+            let message = error(&report);
+            let begin = "the program uses no tensor of ";
+            assert!(code == 2 && message.starts_with(begin) && message.contains(file), "{message}");
+            let takes = "its inputs are `x`, `w`, `b`, `s`, and its results `expected.y`, `expected.z`, `expected.t`, `w.copy`";
+            assert!(message.contains(&format!("which has {has}; ")) && message.ends_with(takes), "{message}");
+            assert!(report["help"].as_str().is_some_and(|help| help.contains("expected.NAME")), "{report:#}");
+        }
+    }
+    let (code, report) = place.replay(&["stray.safetensors"], &["--bundle", &place.name("bundle")]);
+    assert!(code == 2 && error(&report).contains("uses no tensor"), "{report:#}");
+}
+
+#[test]
+fn verify_refuses_a_data_file_that_no_program_uses() {
+    let place = Place::new();
+    write(&place.path("stray.safetensors"), &[("stray", Dtype::F32, &[1], vec![0; 4])]);
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures");
+    let program = format!("{fixtures}/shapes/exact_symbolic_m.fir");
+    let (code, report) = place.command("verify", &program, &["stray.safetensors"], &[]);
+    assert!(code == 2 && error(&report).contains("which has `stray`; its inputs are"), "{report:#}");
+}
+
+#[test]
+fn tensors_that_are_not_used_are_noted() {
+    let place = Place::new();
+    let x = (0..ROWS * 8).map(|index| x(index / 8, index % 8));
+    let names: Vec<String> = (0..9).map(|index| format!("layer.{index}")).collect();
+    let mut tensors: Vec<Stored<'_>> =
+        names.iter().map(|name| (name.as_str(), Dtype::F32, &[1][..], vec![0; 4])).collect();
+    tensors.push(("x", Dtype::F64, &[ROWS, 8], f64s(x)));
+    tensors.push(("y", Dtype::F64, &[ROWS, 4], f64s(y(0.5))));
+    tensors.push(("expected.Y", Dtype::F64, &[ROWS, 4], f64s(y(0.5))));
+    write(&place.path("some.safetensors"), &tensors);
+    let (code, report) = place.replay(&["some.safetensors"], &[]);
+    assert_eq!(code, 0, "{report:#}");
+    let notes: Vec<&str> =
+        report["notes"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    let unused = notes.iter().filter(|note| note.contains("has tensors that the program does not use: "));
+    let unused: Vec<&&str> = unused.collect();
+    assert!(unused.len() == 1 && unused[0].contains("some.safetensors has"), "{notes:?}");
+    assert!(unused[0].contains("`layer.0`, ") && unused[0].ends_with(" and 4 more"), "{notes:?}");
+    assert!(notes.contains(&"expected.Y is not compared: the program has no value %Y"), "{notes:?}");
+}
+
+#[test]
+fn data_with_some_of_the_drawn_inputs_name_the_missing_ones() {
+    let place = Place::new();
+    let text = "fir 1\n; tensor: w = \"experts.w\"[1] in \"../model/large.safetensors\"\n\
+                ; sample: normal seed=0 M=3\n\
+                func @f(%x: tensor<[M, 8], f32>, %mask: tensor<[M, M], f32>, %cos: tensor<[M, 4], f32>, \
+                param %w: tensor<[4, 8], f32>) {\n  %p = mma %x, %w : tensor<[M, 4], f32>\n  \
+                %q = mul %p, %cos : tensor<[M, 4], f32>\n  %z = relu %mask : tensor<[M, M], f32>\n  \
+                return %q, %z\n}\n";
+    fs::write(place.path("programs/block.fir"), text).expect("it is written");
+    let block = place.name("programs/block.fir");
+    assert_eq!(place.command("replay", &block, &[], &[]).0, 0, "a sample draws all of them");
+    // M is that of the sample line, so drawn inputs would have the right shape.
+    write(&place.path("x.safetensors"), &[("x", Dtype::F32, &[3, 8], vec![0; 96])]);
+    let (code, report) = place.command("replay", &block, &["x.safetensors"], &[]);
+    let message = "%mask and %cos are missing: --data has %x, so the `; sample:` line draws no other input; the program \
+                   takes %mask: tensor<[M, M], f32>, %cos: tensor<[M, 4], f32>";
+    assert_eq!((code, error(&report)), (2, message), "{report:#}");
+    // A weight is no such input: it has another source.
+    write(&place.path("w.safetensors"), &[("w", Dtype::F32, &[4, 8], vec![0; 128])]);
+    let (code, report) = place.command("replay", &block, &["w.safetensors"], &[]);
+    assert_eq!(code, 0, "{report:#}");
+}
+
+/// The values of %z in the program of [`an_expectation_behind_a_quantization_is_met_loosely`].
+fn quantized(first: f64) -> Vec<u8> {
+    f32s([first, 1.0])
+}
+
+#[test]
+fn an_expectation_behind_a_quantization_is_met_loosely() {
+    let place = Place::new();
+    let text = "fir 1\n; data: in.safetensors\n\
+                func @f(%x: tensor<[1, 2], f32>, %w: tensor<[2, 2], f32>) {\n  \
+                %p = mma %x, %w : tensor<[1, 2], f32>\n  %q = convert %p : tensor<[1, 2], f8E4M3FN>\n  \
+                %z = convert %q : tensor<[1, 2], f32>\n  return %z\n}\n";
+    fs::write(place.path("quantized.fir"), text).expect("it is written");
+    let identity = ("w", Dtype::F32, &[2, 2][..], f32s([1.0, 0.0, 0.0, 1.0]));
+    write(&place.path("in.safetensors"), &[("x", Dtype::F32, &[1, 2], f32s([0.5, 1.0])), identity]);
+    let program = place.name("quantized.fir");
+    let replay = |first: f64, more: &[&str]| {
+        write(&place.path("z.safetensors"), &[("expected.z", Dtype::F32, &[1, 2], quantized(first))]);
+        place.command("replay", &program, &["z.safetensors"], more)
+    };
+    let verdict = |(code, report): &(i32, Value)| {
+        let z = output(report, "expected.z");
+        (*code, z["ok"] == true, z["loose"] == true, report["notes"].to_string())
+    };
+    let (code, ok, loose, notes) = verdict(&replay(0.5, &[]));
+    assert!((code, ok, loose) == (0, true, false) && !notes.contains("too wide"), "{notes}");
+    // A wrong program: the bound does not tell, and the report says so.
+    let (code, ok, loose, notes) = verdict(&replay(0.7, &[]));
+    assert_eq!((code, ok, loose), (0, true, true), "{notes}");
+    assert!(
+        notes.contains("%z is within 0.25 of expected.z") && notes.contains("--tolerance z=T"),
+        "{notes}"
+    );
+    let (code, ok, loose, _) = verdict(&replay(0.76, &[]));
+    assert_eq!((code, ok, loose), (1, false, false));
+    // A stated tolerance is the author's.
+    let (code, ok, loose, _) = verdict(&replay(0.7, &["--tolerance", "z=1e-5"]));
+    assert_eq!((code, ok, loose), (1, false, false));
+    let (code, ok, loose, notes) = verdict(&replay(0.7, &["--tolerance", "z=0.25"]));
+    assert!((code, ok, loose) == (0, true, false) && !notes.contains("too wide"), "{notes}");
+
+    replay(0.7439, &[]);
+    let data = place.name("z.safetensors");
+    let arguments = ["replay", &program, "--data", &data].map(str::to_owned);
+    let text = String::from_utf8(fourfold(&arguments).stdout).expect("text");
+    assert!(text.contains("error 2.44e-1 of 2.5e-1  loose\n"), "{text}");
+    let last = "loose: 1 of 1 expectations met, 1 only within a bound too wide to prove much\n";
+    assert!(text.ends_with(last), "{text}");
+}
+
+#[test]
 fn several_data_lines_are_read_in_order() {
     let place = Place::new();
     let text = "fir 1\n; data: a.safetensors\n; data: b.safetensors\n\
@@ -354,4 +487,45 @@ fn several_data_lines_are_read_in_order() {
     let (code, report) = place.command("replay", &place.name("several.fir"), &[], &[]);
     // relu is exact, so its result equals the rounded expectation, bit for bit.
     assert_eq!((code, &output(&report, "expected.y")["rule"]), (0, &"bit-equal".into()), "{report:#}");
+}
+
+#[test]
+fn a_result_behind_moved_codes_is_compared_on_the_codes_of_the_data() {
+    let place = Place::new();
+    let text = "fir 1\n; sample: normal seed=0 M=1\n; expected: x.codes = x.codes, 1 may differ\n\
+                func @tie(%x: tensor<[M, 16], f32>, %g: tensor<[], f32>, %w: tensor<[1, 16], f32>) {\n  \
+                %x.codes, %x.scale = block_quantize %x, %g {block = 16} : tensor<[M, 16], f4E2M1FN>, \
+                tensor<[M, 1], f8E4M3FN, linear>\n  \
+                %d = block_dequantize %x.codes, %x.scale {block = 16} : tensor<[M, 16], f32>\n  \
+                %y = mma %d, %w : tensor<[M, 1], f32>\n  return %y\n}\n";
+    fs::write(place.path("tie.fir"), text).expect("it is written");
+    // The largest value is 6, so the scale is 1. 2.5 lies between the values 2 of code 4, and 3 of code 5.
+    let x = f32s((0..16).map(|k| [6.0, 2.5, 1.0][k.min(2)]));
+    let replay = |second: u8, y: f64| {
+        let codes = [&[7 | second << 4][..], &[0x22; 7]].concat();
+        let tensors = [
+            ("x", Dtype::F32, &[1, 16][..], x.clone()),
+            ("g", Dtype::F32, &[], f32s([1.0])),
+            ("w", Dtype::F32, &[1, 16], f32s([1.0; 16])),
+            ("x.codes", Dtype::U8, &[1, 8], codes),
+            ("expected.y", Dtype::F64, &[1, 1], f64s([y])),
+        ];
+        write(&place.path("tie.safetensors"), &tensors);
+        let given = ["--tolerance", "y=1e-5"];
+        let (code, report) = place.command("replay", &place.name("tie.fir"), &["tie.safetensors"], &given);
+        (code, output(&report, "expected.y").clone(), report["notes"].to_string())
+    };
+    // The run rounds 2.5 to the even code: y is 6 + 2 + 14.
+    let (code, y, notes) = replay(4, 22.0);
+    assert_eq!((code, &y["source"], &*notes), (0, &"run".into(), "[]"), "{y}");
+    // A framework with 2.5000001 has 3.
+    let (code, y, notes) = replay(5, 23.0);
+    assert_eq!((code, &y["ok"], &y["source"]), (0, &true.into(), &"interpreter".into()), "{y} {notes}");
+    assert!(y["rule"].as_str().is_some_and(|rule| rule.ends_with(", on the codes of the data")), "{y}");
+    assert!(notes.contains("codes and scales of the data, of which 1 differs from the run's"), "{notes}");
+    // A result that its own codes do not explain is wrong, and so is one with the codes of the run.
+    for (second, y) in [(5, 23.5), (4, 23.0)] {
+        let (code, y, notes) = replay(second, y);
+        assert_eq!((code, &y["ok"], &y["source"], &*notes), (1, &false.into(), &"run".into(), "[]"), "{y}");
+    }
 }

@@ -96,7 +96,9 @@ fn what_is_left_out_is_listed_and_what_is_wrong_is_an_error() {
     assert_eq!(imported.status.code(), Some(0), "{imported:?}");
     let text = String::from_utf8_lossy(&imported.stdout).into_owned();
     assert!(text.contains("left out lm_head: `lm_head.weight` is BF16 [48, 192], which is not quantized"));
-    assert!(text.contains("linear model.layers.0.self_attn.q_proj: no kernel"), "{text}");
+    assert!(text.contains("linear model.layers.0.self_attn.q_proj: no kernel (not_scaled_mma), "), "{text}");
+    let last = text.lines().last().expect("a line");
+    assert!(last.contains(" programs with ") && last.contains(" kernels on "), "{last}");
     let program = fs::read_to_string(output.join("model.layers.0.mlp.up_proj.fir")).expect("the program");
     assert!(program.contains("%x: tensor<[rows, 192], bf16>"), "{program}");
 
@@ -104,7 +106,11 @@ fn what_is_left_out_is_listed_and_what_is_wrong_is_an_error() {
     let wrong = folder.path().join("wrong");
     fs::create_dir(&wrong).expect("a folder");
     fs::write(wrong.join("model.safetensors"), "12345678").expect("a file");
-    let cases: [(&Path, &[&str], &str); 4] = [
+    let config = source.join("config.json");
+    let standard_input = Path::new("-");
+    let cases: [(&Path, &[&str], &str); 6] = [
+        (&config, &[], "config.json` is not a torch.export graph: "),
+        (standard_input, &[], "a model cannot be read from the standard input: name a folder or a file"),
         (&missing, &[], "none"),
         (&wrong, &[], "model.safetensors"),
         (&source, &["--select", "zzz"], "`zzz` selects none"),
@@ -119,4 +125,55 @@ fn what_is_left_out_is_listed_and_what_is_wrong_is_an_error() {
         assert_eq!((failed.status.code(), &report["ok"]), (Some(2), &Value::from(false)), "{report}");
         assert!(report["error"].as_str().is_some_and(|error| error.contains(part)), "{report}");
     }
+}
+
+#[test]
+fn programs_of_an_earlier_import_are_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = folder.path().join("programs");
+    let source = model("torchao-nvfp4-static");
+    let import = |glob: &str| {
+        let imported = fourfold(&[
+            &"import",
+            &source,
+            &"-o",
+            &output,
+            &"--select",
+            &glob,
+            &"--device",
+            &"none",
+            &"--json",
+        ]);
+        assert_eq!(imported.status.code(), Some(0), "{imported:?}");
+        (json(&imported)["other_files"].clone(), String::from_utf8_lossy(&imported.stderr).into_owned())
+    };
+    let (count, errors) = import("*.up_proj");
+    assert!(count == 0 && !errors.contains("note"), "{errors}");
+    let (count, errors) = import("*.down_proj");
+    assert!(count == 1 && errors.contains("programs has another .fir file, which"), "{errors}");
+    fs::write(output.join("other.fir"), "").expect("a file");
+    fs::write(output.join("other.txt"), "").expect("a file");
+    let (count, errors) = import("*.up_proj");
+    assert!(count == 2 && errors.contains("programs has 2 other .fir files, which"), "{errors}");
+
+    // The same names: nothing is left over. One program has no plural.
+    let again = fourfold(&[&"import", &source, &"-o", &folder.path().join("one"), &"--select", &"*.up_proj"]);
+    let text = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(text.contains("\n1 program with 1 kernel on "), "{text}");
+}
+
+#[test]
+fn an_import_without_programs_gives_exit_2() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, output) = (folder.path().join("float"), folder.path().join("programs"));
+    fs::create_dir(&source).expect("a folder");
+    let weight =
+        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![1, 2], &[0; 8]).expect("a tensor");
+    let file = safetensors::serialize([("layer.weight", weight)], None).expect("it serializes");
+    fs::write(source.join("model.safetensors"), file).expect("a file");
+    let imported = fourfold(&[&"import", &source, &"-o", &output, &"--device", &"none", &"--json"]);
+    let (report, errors) = (json(&imported), String::from_utf8_lossy(&imported.stderr).into_owned());
+    assert_eq!((imported.status.code(), &report["ok"]), (Some(2), &Value::from(false)), "{report}");
+    assert_eq!(report["left_out"][0]["code"], "not_quantized", "{report}");
+    assert!(errors.contains("error: nothing was imported: every part of "), "{errors}");
 }

@@ -114,6 +114,21 @@ impl OpenSources<'_> {
         names.filter(|name| !self.references.contains_key(name) && layers.find(name).is_none()).collect()
     }
 
+    /// The files that the user gives, in order.
+    pub fn given(&self) -> &[SafetensorsFile] {
+        &self.given
+    }
+
+    /// The inputs whose only source is a given file, in order.
+    pub fn only_given(&self) -> Vec<&str> {
+        let has = |files: &[SafetensorsFile], name: &str| files.iter().any(|file| file.find(name).is_some());
+        let names = self.module.inputs.iter().map(|input| self.module.name_of(*input));
+        let is_only_given = |name: &&str| {
+            !self.references.contains_key(name) && !has(&self.files, name) && has(&self.given, name)
+        };
+        names.filter(is_only_given).collect()
+    }
+
     fn layers(&self) -> Layers<'_> {
         Layers { files: &self.files, given: &self.given }
     }

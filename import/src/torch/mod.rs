@@ -38,8 +38,8 @@ const MOST_BYTES: u64 = 256 << 20;
 /// When the file cannot be read, or has another form.
 pub(crate) fn import(path: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
     let text = read_input(path, MOST_BYTES)?;
-    let graph: Graph =
-        serde_json::from_str(&text).map_err(|source| ImportError::Json { path: path.to_owned(), source })?;
+    let graph: Graph = serde_json::from_str(&text)
+        .map_err(|source| ImportError::NotGraph { path: path.to_owned(), source })?;
     let malformed = |reason: String| ImportError::Malformed { path: path.to_owned(), reason };
     if graph.format != FORMAT || graph.version != VERSION {
         return Err(malformed(format!(

@@ -1,7 +1,7 @@
 //! `fourfold import`: turns a quantized model into programs that read its tensors in place.
 
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use crate::place::Place;
 
 /// The time between two lines of progress.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
+/// The exit code if nothing was imported.
+const EXIT_INPUT: u8 = 2;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  fourfold import Llama-3.1-8B-NVFP4 -o programs\n  \
@@ -21,9 +23,9 @@ const BETWEEN_LINES: Duration = Duration::from_secs(5);
     fourfold import model.onnx -o programs\n  \
     fourfold import exported/graph.json -o programs\n\n\
     Reads headers and configuration files only. The programs refer to the tensors of SOURCE in place, so keep SOURCE \
-    where it is.\n\n\
-    Exit codes: 0 ok, also if parts were left out, 2 bad input, 3 the programs could not be written, 70 a bug in \
-    Fourfold, 130 interrupted")]
+    where it is. Programs of an earlier import stay in DIR; their number is noted.\n\n\
+    Exit codes: 0 ok, also if parts were left out, 2 bad input or nothing was imported, 3 the programs \
+    could not be written, 70 a bug in Fourfold, 130 interrupted")]
 pub struct Arguments {
     /// The model: a folder in the Hugging Face layout, a .safetensors, .gguf or .onnx file, or the .json of a
     /// torch.export graph
@@ -67,6 +69,15 @@ impl ActivationType {
     }
 }
 
+/// Notes programs of an earlier import: a command that takes the folder takes them, too.
+fn tell_of_other_files(count: usize, folder: &Path) {
+    let folder = folder.display();
+    match count {
+        1 => tell!("note: {folder} has another .fir file, which this import did not write"),
+        _ => tell!("note: {folder} has {count} other .fir files, which this import did not write"),
+    }
+}
+
 pub fn run(arguments: &Arguments) -> ExitCode {
     let backend = match arguments.place.options() {
         Ok(options) => options,
@@ -87,8 +98,18 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     match import(&arguments.source, &options, &arguments.output, &backend, &progress) {
         Ok(report) => {
+            if report.other_files > 0 {
+                tell_of_other_files(report.other_files, &arguments.output);
+            }
             let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
-            crate::leave(0, crate::print(&text))
+            let printed = crate::print(&text);
+            if !report.ok {
+                tell!(
+                    "error: nothing was imported: every part of {} was left out",
+                    arguments.source.display()
+                );
+            }
+            crate::leave(if report.ok { 0 } else { EXIT_INPUT }, printed)
         }
         Err(error) => crate::fail(&error, arguments.json),
     }

@@ -21,11 +21,14 @@ use crate::toolchain::Choice;
     An input comes from the last --data file that has a tensor of its name, else from its `; tensor:` line, else from \
     the last `; data:` file. A `; tensor:` line without a file names a tensor of all these files. If --data has every \
     input, the program's own files are not read. Beside `; tensor:` lines, the first `; sample:` line draws the \
-    inputs that are still missing. A program without any file takes its inputs from its first \
-    `; sample:` line, else they are seeded.\n\n\
+    inputs that are still missing. If --data has some of these, it must have all. A program without any file \
+    takes its inputs from its first `; sample:` line, else they are seeded.\n\n\
     Each tensor `expected.NAME` of the data is compared with the program's value NAME; outputs without \
     one are compared with the interpreter. An expectation is left out if a later --data file replaces an input of its \
-    file. --tolerance T replaces every `; tolerance:` line, --tolerance NAME=T that of NAME.\n\n\
+    file. A --data file of which no tensor is used is an error; other unused tensors are noted. --tolerance T replaces \
+    every `; tolerance:` line, --tolerance NAME=T that of NAME. Without one, a value behind an FP4 or FP8 quantization \
+    may differ by 0.25. `loose` marks an expectation that is met by such a tolerance only. A result that misses its \
+    expectation is compared once more on the codes of the data, if they have those of a quantization before it.\n\n\
     The report has one line per segment and per compared value; -v prints the full report.\n\n\
     --bundle writes a folder that can be replayed on another machine, even if the run fails. It contains the program, \
     its inputs and outputs, the source and build command of each kernel, the report, and the output of `doctor`. \

@@ -21,6 +21,7 @@ use crate::toolchain::Choice;
     program, the fixtures and the folder that `fourfold toolchain install` prints.\n\n\
     --report also times each kernel and writes FILE before each run, so FILE names a run that hangs or crashes. It \
     holds no user name, machine name or absolute path. Send it to the project if your GPU is a Blackwell.\n\n\
+    A --data file that no program uses is an error.\n\n\
     A row ends in WRONG if a result is wrong, and in FAILED if the run failed. It ends in `no bound` if nothing is \
     wrong, but too few elements have an error bound (square roots or divisions near 0).\n\n\
     Exit codes: 0 every row is right, 1 a row is WRONG or has no bound, 2 bad input, 3 the device failed, the \
