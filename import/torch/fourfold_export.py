@@ -117,6 +117,11 @@ class _Writer:
         }
 
     def keep(self, name, value):
+        if value.dtype == torch.int64:
+            # Programs have integers of 32 bits.
+            if value.numel() and (value.min() < -(2**31) or value.max() >= 2**31):
+                raise Unsupported(f"tensor {name}: integers beyond 32 bits")
+            value = value.int()
         self.tensors[name] = value.detach().clone().contiguous()
         return name
 

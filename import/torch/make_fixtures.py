@@ -2,9 +2,9 @@
 
     python import/torch/make_fixtures.py FOLDER
 
-Requires torch, torchao, numpy and safetensors, and no GPU. Writes FOLDER/NAME/{graph.json,weights.safetensors} and
-FOLDER/NAME/data.safetensors, which holds `x` and the expected result. The CPU has no FP4 multiplication. The product
-of quantized operands is computed in float64 instead, and rounded once to f32.
+Requires torch, torchao, numpy, safetensors, onnx and onnxscript, and no GPU. Writes graph.json and weights.safetensors,
+or model.onnx, to FOLDER/NAME, and data.safetensors, which holds `x` and the expected result. The CPU has no FP4
+multiplication. The product of quantized operands is computed in float64 instead, and rounded once to f32.
 """
 
 import sys
@@ -99,6 +99,31 @@ class Llama(nn.Module):
         return (x + self.down(functional.silu(gate) * up))[:, -1]
 
 
+class Parts(nn.Module):
+    """Ops that take, join, repeat and choose elements, and functions that no other model has."""
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        rows = x[:, 1:-1:2, 3:].narrow(2, 0, 4).repeat(1, 2, 3)[:, :length, :width]
+        columns = torch.stack(x.unbind(1)[:3], dim=2).transpose(1, 2)
+        columns = functional.pad(columns, (0, 0, 1, length - columns.shape[1] - 1), value=0.5)
+        picked = torch.index_select(x, 2, torch.tensor([width - 1, 0, 2])).repeat_interleave(4, dim=2)
+        order = torch.tensor([-1, 0, 3, 2, 1] + list(range(5, length)))
+        turned = x[:, order]
+        whole = torch.floor(x) + torch.ceil(x * 1.5) + torch.round(x * 2) + (3 * x).int()
+        smooth = torch.log(x.abs() + 1) + torch.sin(x) * torch.cos(x) + x.abs().pow(1.7) + 2.0**x
+        # Distances of positions decide, as in a sliding window.
+        at = torch.arange(length)
+        near = (at[:, None] - at[None, :]) * 2 + 1
+        near = (near >= -3) & ~(near > 5) | (near == 9)
+        scores = torch.where(near, x @ x.transpose(1, 2), -1e4).softmax(-1)
+        scores = scores.masked_fill(scores < 0.01, 0.0).tril(1) + torch.ones(length, length).triu(2)
+        variance, mean = torch.var_mean(x, dim=-1, correction=1, keepdim=True)
+        scaled = (1 - (x - mean) * torch.rsqrt(variance + 1e-5)).clamp_min(-1.5)
+        positive = (x > 1.5).any(dim=-1, keepdim=True).float()
+        return torch.cat((rows, columns, picked, turned, whole, smooth, scores @ x, scaled * positive), dim=1)
+
+
 def unpacked(codes):
     codes = codes.view(torch.uint8)
     pairs = torch.stack([codes & 15, codes >> 4], dim=-1)
@@ -122,7 +147,7 @@ def scaled_mm(a, b, scale_a, scale_b, bias=None, out_dtype=None, **_):
     return product.to(out_dtype)
 
 
-def make(folder, model, shape, axes, dtype, words=None, quantized=True, decomposed=False):
+def make(folder, model, shape, axes, dtype, words=None, quantized=True, decomposed=False, onnx=False):
     """Exports a model of numbers, or of identifiers below `words`."""
     torch.manual_seed(7)
     model = model().to(dtype).eval()
@@ -133,11 +158,17 @@ def make(folder, model, shape, axes, dtype, words=None, quantized=True, decompos
     if quantized:
         quantize(model)
     x = torch.randn(shape).to(dtype) if words is None else torch.randint(0, words, shape)
-    dynamic = {axis: torch.export.Dim.AUTO for axis in axes}
+    dynamic = {axis: torch.export.Dim(axes[axis]) if onnx else torch.export.Dim.AUTO for axis in axes}
     program = torch.export.export(model, (x,), dynamic_shapes=(dynamic,), strict=False)
     if decomposed:
         program = program.run_decompositions()
-    save(program, folder, (axes,))
+    if onnx:
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.onnx.export(
+            model, (x,), folder / "model.onnx", dynamo=True, dynamic_shapes=(dynamic,), external_data=False
+        )
+    else:
+        save(program, folder, (axes,))
     with torch.no_grad():
         expected = model(x)
     output = list(program.graph.nodes)[-1].args[0][0].name
@@ -161,7 +192,12 @@ def main(folder):
     llama = (3, 6), {0: "B"}
     make(folder / "llama", lambda: Llama(50, 64, 96, 4, 2), *llama, torch.bfloat16, words=50)
     make(folder / "llama_f32", lambda: Llama(50, 64, 96, 4, 2), *llama, torch.float32, words=50)
+    parts = Parts, (2, 7, 12), {0: "B"}, torch.float32
+    make(folder / "parts", *parts, quantized=False)
+    make(folder / "parts_core", *parts, quantized=False, decomposed=True)
     core = {"words": 50, "quantized": False, "decomposed": True}
+    onnx = {"words": 50, "quantized": False, "onnx": True}
+    make(folder / "llama_onnx", lambda: Llama(50, 32, 48, 4, 2), *llama, torch.float32, **onnx)
     make(folder / "llama_core", lambda: Llama(50, 32, 48, 4, 2), *llama, torch.float32, **core)
 
 

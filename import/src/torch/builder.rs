@@ -86,7 +86,12 @@ pub(super) struct Translator<'a> {
     pub notes: Vec<String>,
     /// The nodes of the ops.
     pub origins: Origins,
+    /// The number of elements that constants list so far.
+    listed: u64,
 }
+
+/// The maximum number of elements that all constants of a program list.
+const MOST_LISTED: u64 = 1 << 22;
 
 impl<'a> Translator<'a> {
     /// Starts a program whose tensors lie in `file`.
@@ -94,7 +99,16 @@ impl<'a> Translator<'a> {
         let builder = Builder::new(crate::write::word(name));
         let (entries, quantized) = (HashMap::new(), HashMap::new());
         let (tensors, notes, bounded, origins) = (Vec::new(), Vec::new(), HashSet::new(), Origins::default());
-        Translator { builder, entries, tensors, file, quantized, bounded, notes, origins }
+        Translator { builder, entries, tensors, file, quantized, bounded, notes, origins, listed: 0 }
+    }
+
+    /// Counts elements that a constant will list, so that a small file makes no large program.
+    pub fn list(&mut self, count: u64) -> Result<(), Reason> {
+        self.listed = self.listed.saturating_add(count);
+        match self.listed <= MOST_LISTED {
+            true => Ok(()),
+            false => Err(format!("makes the constants of the program list more than {MOST_LISTED} elements")),
+        }
     }
 
     pub fn define(&mut self, name: &'a str, entry: Entry) -> Result<(), Reason> {

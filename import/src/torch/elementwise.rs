@@ -50,8 +50,8 @@ pub(super) fn translate(
         "to.dtype" | "to.dtype_layout" | "_to_copy.default" => convert(t, arguments)?,
         "mean.dim" | "mean.default" => reduce(t, arguments, ReduceKind::Mean)?,
         "sum.dim_IntList" | "sum.default" => reduce(t, arguments, ReduceKind::Sum)?,
-        "var.correction" => Entry::Tensor(variance(t, arguments)?[0]),
-        "var_mean.correction" => Entry::Many(variance(t, arguments)?.map(Some).to_vec()),
+        "var.correction" | "var.dim" => Entry::Tensor(variance(t, op, arguments)?[0]),
+        "var_mean.correction" | "var_mean.dim" => Entry::Many(variance(t, op, arguments)?.map(Some).to_vec()),
         "amax.default" => reduce(t, arguments, ReduceKind::Max)?,
         "amin.default" => reduce(t, arguments, ReduceKind::Min)?,
         "softmax.int" | "_softmax.default" => softmax(t, arguments)?,
@@ -203,14 +203,17 @@ fn reduced_axes(arguments: Arguments<'_>, rank: usize) -> Result<Vec<u32>, Reaso
 }
 
 /// The variance and the mean, the former over the number of elements less the correction.
-fn variance(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<[Value; 2], Reason> {
+fn variance(t: &mut Translator<'_>, op: &str, arguments: Arguments<'_>) -> Result<[Value; 2], Reason> {
     let x = t.tensor(arguments.get(0, "input")?)?;
     let element = t.builder.ty(x).element;
     let x = t.widened(x)?;
     let ty = t.builder.ty(x).clone();
     let axes = reduced_axes(arguments, ty.rank())?;
     let keep_dims = arguments.flag(3, "keepdim")?;
-    let correction = arguments.number(2, "correction")?.unwrap_or(1.0);
+    let correction = match arguments.find(2, "unbiased").filter(|_| op.ends_with(".dim")) {
+        Some(_) => f64::from(arguments.flag(2, "unbiased")?),
+        None => arguments.number(2, "correction")?.unwrap_or(1.0),
+    };
     let is_reduced = |axis: usize| axes.contains(&(axis as u32));
     let kept = |dim: &Dim, axis: usize| if is_reduced(axis) { Dim::fixed(1) } else { dim.clone() };
     let kept: Shape = ty.shape.iter().enumerate().map(|(axis, dim)| kept(dim, axis)).collect();

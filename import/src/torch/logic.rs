@@ -9,9 +9,6 @@ use super::arguments::{Arguments, Reason, number};
 use super::builder::{Entry, Translator, axis};
 use super::movement::integers;
 
-/// The maximum number of elements that a constant lists.
-const MOST_LISTED: u64 = 1 << 20;
-
 /// Translates an op of this family; `None` if it belongs to another.
 pub(super) fn translate(
     t: &mut Translator<'_>,
@@ -77,9 +74,7 @@ fn arange(
     let [start, _, step] = bounds;
     let count = result.shape.first().and_then(Dim::as_fixed).filter(|_| result.rank() == 1);
     let count = count.ok_or("counts to an extent that depends on symbols")?;
-    if count > MOST_LISTED {
-        return Err(format!("has {count} elements, more than {MOST_LISTED}"));
-    }
+    t.list(count)?;
     let values: Vec<f64> = (0..count).map(|at| start + at as f64 * step).collect();
     if count == 0 || !(result.element.is_arithmetic() || result.element == ElementType::I32) {
         return Err(format!("has {count} elements of type {}", result.element));
@@ -130,9 +125,7 @@ pub(super) fn relation(
     let (Some(row_count), Some(column_count)) = (rows.as_fixed(), columns.as_fixed()) else {
         return Err("has a mask whose extents depend on symbols".to_owned());
     };
-    if row_count.max(column_count) > MOST_LISTED || diagonal.unsigned_abs() > MOST_LISTED {
-        return Err(format!("has a mask of {row_count} rows and {column_count} columns"));
-    }
+    t.list(row_count.saturating_add(column_count))?;
     let below = (0..row_count).map(|row| row as f64 + diagonal as f64).collect();
     let below = integers(t, [rows.clone(), Dim::fixed(1)].into(), below);
     let across =

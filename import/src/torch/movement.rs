@@ -162,7 +162,10 @@ fn parts(t: &mut Translator<'_>, op: &str, arguments: Arguments<'_>) -> Result<V
             sizes.into_iter().map(size).collect::<Result<Vec<u64>, Reason>>()?
         }
         _ => {
-            let given = size(arguments.integer(1, "split_size")?)?.max(1);
+            let given = size(arguments.integer(1, "split_size")?)?;
+            if given == 0 {
+                return Err("splits into parts without elements".to_owned());
+            }
             // A chunk has the extent over the number of chunks, rounded up.
             let each = if op == "chunk.default" { (all as u64).div_ceil(given) } else { given };
             let rest = |part: usize| (all as u64).saturating_sub((part as u64).saturating_mul(each));

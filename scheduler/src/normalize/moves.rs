@@ -77,8 +77,8 @@ pub(crate) fn reshape_moves(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     results
 }
 
-/// Moves reshapes from operands of this shape to the result; `None` if the other operands do not allow it. An operand of
-/// the result's shape is reshaped to this shape.
+/// Moves reshapes from operands of this shape to the result; `None` if the other operands do not allow it. An operand
+/// of the result's shape is reshaped to this shape.
 fn move_from(
     matched: &mut RuleMatch<'_>,
     whole: &Term,

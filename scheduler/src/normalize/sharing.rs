@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use fourfold_ir::{Op, OpKind, ScaleLayout, Shape, Value, broadcast_shape};
+use fourfold_ir::{Op, OpKind, Operation, ScaleLayout, Shape, Value, broadcast_shape};
 
 use super::draft::{Draft, Note};
 
@@ -37,26 +37,23 @@ pub(crate) fn share(draft: &mut Draft, first: usize) -> bool {
     merged || quantized || repeated
 }
 
-/// Makes elementwise ops read the operand of a broadcast, which kernels read as a row or a scalar. `first` is the position
-/// of the first rule of this module.
+/// Makes elementwise ops read the operand of a broadcast, which kernels read as a row or a scalar. `first` is the
+/// position of the first rule of this module.
 pub(crate) fn repeat(draft: &mut Draft, first: usize) -> bool {
     let rule = first + 2;
     let is_elementwise =
         |kind: &OpKind| matches!(kind, OpKind::Binary(_) | OpKind::Compare(_) | OpKind::Select);
-    let ops: Vec<Op> = draft.module.ops.keys().collect();
+    let is_candidate =
+        |(op, operation): &(Op, &Operation)| is_elementwise(&operation.kind) && !draft.note(*op).gone;
+    let candidates = draft.module.ops.iter().filter(is_candidate);
+    let candidates: Vec<(Op, Value)> =
+        candidates.filter_map(|(op, operation)| Some((op, *operation.results.first()?))).collect();
     let mut changed = false;
-    for op in ops {
-        let operation = &draft.module.ops[op];
-        let Some(result) = operation.results.first().copied().filter(|_| is_elementwise(&operation.kind))
-        else {
-            continue;
-        };
-        if draft.note(op).gone {
-            continue;
-        }
+    for (op, result) in candidates {
         for position in 0..draft.module.ops[op].operands.len() {
+            let operand = draft.module.ops[op].operands[position];
+            let Some((broadcast, OpKind::Broadcast)) = draft.definition(operand) else { continue };
             let mut operands = draft.module.ops[op].operands.clone();
-            let Some((broadcast, OpKind::Broadcast)) = draft.definition(operands[position]) else { continue };
             operands[position] = draft.module.ops[broadcast].operands[0];
             let shapes = operands.iter().map(|operand| &draft.module.ty(*operand).shape);
             let joined =

@@ -11,8 +11,8 @@ mod values;
 use std::collections::{HashMap, HashSet};
 
 use fourfold_ir::{
-    BinaryKind, ConstantValue, Dim, ElementType, Module, Op, OpKind, ReduceKind, ScaleLayout, Shape,
-    TensorType, Value, text,
+    BinaryKind, ConstantValue, Dim, ElementType, Module, Op, OpKind, Operation, ReduceKind, ScaleLayout,
+    Shape, TensorType, Value, text,
 };
 
 use self::dequantization::{Dequantization, dequantization};
@@ -49,8 +49,8 @@ pub(crate) const WRITTEN_RULES: &[WrittenRule] = &[
     },
     WrittenRule {
         name: "written-layer-norm",
-        why: "drops the roundings of the mean, the differences, their squares, the variance, the root, the quotient and \
-              its product with the weight. Range: eps is normal in f32, no square of a difference overflows, weights \
+        why: "drops the roundings of the mean, the differences, their squares, the variance, the root, the quotient \
+              and its product with the weight. Range: eps is normal in f32, no square of a difference overflows, weights \
               are finite, and no product with them overflows",
         contract: true,
     },
@@ -91,9 +91,18 @@ pub(crate) fn recognize(draft: &mut Draft, first: usize, contract: bool) -> bool
 
 /// Recognizes norms. The bias of a layer norm comes after its weight, so sums are tried first.
 fn norms(draft: &mut Draft, first: usize) -> bool {
+    let is_reduction = |(op, operation): (Op, &Operation)| {
+        matches!(operation.kind, OpKind::Reduce { .. }) && !draft.note(op).gone
+    };
+    if !draft.module.ops.iter().any(is_reduction) {
+        return false;
+    }
     let mut changed = false;
     for kinds in [&[BinaryKind::Add][..], &[BinaryKind::Mul, BinaryKind::Div]] {
-        let is_last = |module: &Module, op: Op| matches!(module.ops[op].kind, OpKind::Binary(kind) if kinds.contains(&kind));
+        let is_last = |module: &Module, op: Op| match &module.ops[op].kind {
+            OpKind::Binary(kind) => kinds.contains(kind),
+            _ => false,
+        };
         for op in live(draft, is_last) {
             if draft.note(op).gone {
                 continue;

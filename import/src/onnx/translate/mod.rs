@@ -106,6 +106,7 @@ impl Translator<'_> {
             "Slice" => self.slice(node),
             "Split" => self.split(node),
             "Pad" => self.pad(node),
+            "Trilu" => self.triangle(node),
             _ => self.refuse(node, format!("the operator {} has no equivalent", node.operator())),
         }
     }

@@ -253,4 +253,44 @@ impl Translator<'_> {
         }
         Ok(())
     }
+
+    /// Keeps the elements on one side of a diagonal, and clears the others.
+    pub(super) fn triangle(&mut self, node: &Node) -> Result<(), Problem> {
+        let diagonal = match self.integers(node, 1)?.map(|diagonal| diagonal.known()) {
+            Some(Some(diagonal)) if diagonal.len() == 1 => diagonal[0],
+            None if node.input(1).is_none() => 0,
+            _ => return self.refuse(node, "its diagonal is computed when the graph runs"),
+        };
+        let is_upper = node.int("upper").unwrap_or(1) != 0;
+        let x = self.value(node, 0)?;
+        let ty = self.ty(x).clone();
+        let [.., rows, columns] = &ty.shape[..] else { return self.refuse(node, "its input is no matrix") };
+        let (Some(row_count), Some(column_count)) = (rows.as_fixed(), columns.as_fixed()) else {
+            return self.refuse(node, "its matrix has a symbolic extent");
+        };
+        self.charge(node, row_count.saturating_add(column_count))?;
+        let hint = format!("{}.mask", Translator::hint(node));
+        let mut numbers = |count: u64, first: i64, shape: Vec<Dim>| {
+            let values = (0..count).map(|at| at as f64 + first as f64).collect();
+            let kind = OpKind::Constant(ConstantValue::Dense(values));
+            self.step(&hint, kind, &[], TensorType::new(shape, ElementType::I32))
+        };
+        let across = numbers(column_count, 0, vec![columns.clone()]);
+        let down = numbers(row_count, diagonal, vec![rows.clone(), Dim::fixed(1)]);
+        let keeps = OpKind::Compare(if is_upper { Predicate::Ge } else { Predicate::Le });
+        let mask = TensorType::new(vec![rows.clone(), columns.clone()], ElementType::I1);
+        let mask = self.step(&hint, keeps, &[across, down], mask);
+        if ty.element != ElementType::I1 {
+            let zero = self.constant(&hint, 0.0, ty.element);
+            self.define(node, 0, OpKind::Select, &[mask, x, zero], ty);
+            return Ok(());
+        }
+        // A choice takes numbers, so truth values become 0 and 1.
+        let [one, zero] = [1.0, 0.0].map(|number| self.constant(&hint, number, ElementType::I32));
+        let whole = TensorType::new(ty.shape.clone(), ElementType::I32);
+        let x = self.step(&hint, OpKind::Select, &[x, one, zero], whole.clone());
+        let kept = self.step(&hint, OpKind::Select, &[mask, x, zero], whole);
+        self.define(node, 0, OpKind::Compare(Predicate::Ne), &[kept, zero], ty);
+        Ok(())
+    }
 }
