@@ -5,6 +5,7 @@
 
 mod append;
 mod folders;
+mod range;
 mod regular;
 mod write;
 
@@ -19,6 +20,7 @@ use serde::Serializer;
 
 pub use self::append::AppendFile;
 pub use self::folders::{create_folder, files_in, path_from};
+pub use self::range::RangeHash;
 pub use self::regular::RegularFile;
 pub use self::write::{create_file, write_file, write_generated_file};
 

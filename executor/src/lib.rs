@@ -101,9 +101,9 @@ pub use data::{
 pub use device::{Device, DeviceError, Gpu, discover};
 pub use fault::BuildFault;
 pub use files::{
-    AppendFile, FileError, RECORDS_LIMIT, RegularFile, TEXT_LIMIT, create_file, create_folder, files_below,
-    files_in, io_error, is_standard_stream, path_from, read_input, read_text, serialize_path, write_file,
-    write_generated_file,
+    AppendFile, FileError, RECORDS_LIMIT, RangeHash, RegularFile, TEXT_LIMIT, create_file, create_folder,
+    files_below, files_in, io_error, is_standard_stream, path_from, read_input, read_text, serialize_path,
+    write_file, write_generated_file,
 };
 pub use host::{driver_release, host_name};
 pub use kernel::{Kernel, LoadError};

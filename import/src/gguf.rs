@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{RegularFile, TensorEncoding, TensorReference, io_error};
+use fourfold_executor::{RangeHash, RegularFile, TensorEncoding, TensorReference, io_error};
 use fourfold_ir::{ElementType, ScaleLayout};
 use gguf_rs_lib::format::GGUFTensorType;
 use gguf_rs_lib::reader::GGUFFileReader;
@@ -61,6 +61,8 @@ struct Model {
 /// A tensor and its place.
 struct Tensor {
     file: String,
+    /// The hash of the file's header, which states the places of all tensors.
+    header: RangeHash,
     start: u64,
     end: u64,
     ty: GGUFTensorType,
@@ -88,10 +90,12 @@ impl Model {
             if let Some(architecture) = reader.metadata().get_string("general.architecture") {
                 architecture.clone_into(&mut model.architecture);
             }
+            let header = file.hash(0, reader.tensor_data_offset().min(file.length()))?;
             for info in reader.tensor_infos() {
-                let tensor = Tensor::of(info, reader.tensor_data_offset(), text).ok_or_else(|| {
-                    malformed(format!("the tensor `{}` does not fit in the file", info.name()))
-                })?;
+                let tensor =
+                    Tensor::of(info, reader.tensor_data_offset(), header, text).ok_or_else(|| {
+                        malformed(format!("the tensor `{}` does not fit in the file", info.name()))
+                    })?;
                 if let Some(first) = owners.insert(info.name().to_owned(), path) {
                     let (first, second, tensor) = (first.to_owned(), path.clone(), info.name().to_owned());
                     return Err(ImportError::RepeatedTensor { first, second, tensor });
@@ -110,18 +114,18 @@ impl Model {
 }
 
 impl Tensor {
-    fn of(info: &TensorInfo, data: u64, file: &str) -> Option<Tensor> {
+    fn of(info: &TensorInfo, data: u64, header: RangeHash, file: &str) -> Option<Tensor> {
         let start = data.checked_add(info.data_offset())?;
         let end = start.checked_add(info.checked_expected_data_size().ok()?)?;
         let extents = info.shape().dims().to_vec();
-        Some(Tensor { file: file.to_owned(), start, end, ty: info.tensor_type(), extents })
+        Some(Tensor { file: file.to_owned(), header, start, end, ty: info.tensor_type(), extents })
     }
 
     /// Refers to part `index` of `count` equal parts.
     fn part(&self, index: u64, count: u64) -> TensorReference {
         let size = (self.end - self.start) / count;
         let start = self.start + index * size;
-        TensorReference::bytes("", start, start + size, &*self.file)
+        TensorReference::bytes("", start, start + size, &*self.file).checked(self.header)
     }
 
     /// Part `index` of `count` as a tensor of floats.

@@ -120,6 +120,8 @@ codes! {
     NameCollision => "name_collision",
     /// A node or graph uses an operator that has no equivalent.
     UnsupportedOperator => "unsupported_operator",
+    /// The file may hold another model than the imported one.
+    OtherModel => "other_model",
     /// The tensor belongs to no imported module.
     UnusedTensor => "unused_tensor",
 }

@@ -28,6 +28,7 @@ mod imported;
 mod linear;
 mod onnx;
 mod options;
+mod origins;
 mod program;
 mod torch;
 mod write;
@@ -46,6 +47,9 @@ pub use write::{WrittenProgram, write};
 /// The file name extension of GGUF files.
 const GGUF: &str = "gguf";
 
+/// The file name extension of safetensors files.
+const SAFETENSORS: &str = "safetensors";
+
 /// The file name extension of ONNX files.
 const ONNX: &str = "onnx";
 
@@ -62,7 +66,7 @@ pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportEr
         return folder(source, options);
     }
     match source.extension().and_then(OsStr::to_str) {
-        Some("safetensors") => assemble::checkpoint(&Checkpoint::of_file(source)?, options),
+        Some(SAFETENSORS) => assemble::checkpoint(&Checkpoint::of_file(source)?, options),
         Some("json") => torch::import(source, options),
         Some(ONNX) => onnx::import(source, "", options),
         Some(GGUF) => gguf::import(&[source.to_owned()], options),
@@ -76,20 +80,32 @@ fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError>
         return torch::import(&graph, options);
     }
     if let Some(checkpoint) = Checkpoint::of_folder(folder, false)? {
-        return assemble::checkpoint(&checkpoint, options);
+        return with_others(assemble::checkpoint(&checkpoint, options)?, folder, &[ONNX, GGUF]);
     }
     let files = files_in(folder, ONNX)?;
     if !files.is_empty() {
-        return onnx_files(&files, options);
+        return with_others(onnx_files(&files, options)?, folder, &[GGUF, SAFETENSORS]);
     }
     let files = files_in(folder, GGUF)?;
     if !files.is_empty() {
-        return gguf::import(&files, options);
+        return with_others(gguf::import(&files, options)?, folder, &[SAFETENSORS]);
     }
     match Checkpoint::of_folder(folder, true)? {
         Some(checkpoint) => assemble::checkpoint(&checkpoint, options),
         None => Err(ImportError::NoModel { path: folder.to_owned() }),
     }
+}
+
+/// Reports the files of a folder that have another format than the imported model.
+fn with_others(mut import: Import, folder: &Path, extensions: &[&str]) -> Result<Import, ImportError> {
+    for extension in extensions {
+        for file in files_in(folder, extension)? {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let message = format!("`{name}` is not read, because the folder holds a model in another format");
+            import.left_out.push(LeftOut { name, code: LeftOutCode::OtherModel, message });
+        }
+    }
+    Ok(import)
 }
 
 /// Imports the ONNX files of a folder. With several, the linears of each have the name of their file in front.

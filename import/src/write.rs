@@ -1,9 +1,10 @@
 //! Writes imported programs to a folder.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use fourfold_executor::{create_folder, path_from, write_generated_file, write_tensors};
-use fourfold_ir::{Tensor, text};
+use fourfold_ir::{Symbol, Tensor, text};
 
 use crate::error::ImportError;
 use crate::imported::{Import, ImportedProgram};
@@ -82,7 +83,12 @@ fn text_of(program: &ImportedProgram, relative: &mut RelativePaths<'_>) -> Resul
 
 /// The line that draws inputs without a tensor, such as `%x`, so that a program replays by itself.
 fn sample_of(program: &ImportedProgram) -> String {
-    let symbols = program.module.symbols.iter().map(|(_, name)| format!(" {name}={SAMPLE_EXTENT}"));
+    let module = &program.module;
+    let shapes = module.inputs.iter().map(|input| &module.ty(*input).shape);
+    // A symbol that no input has, as of the extent 0*M, has no value.
+    let used: HashSet<Symbol> = shapes.flatten().flat_map(|dim| dim.symbols()).copied().collect();
+    let symbols = module.symbols.iter().filter(|(symbol, _)| used.contains(symbol));
+    let symbols = symbols.map(|(_, name)| format!(" {name}={SAMPLE_EXTENT}"));
     format!("; sample: normal seed=0{}", symbols.collect::<String>())
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fourfold_executor::{DataSources, OtherTensors};
 use fourfold_import::{Import, ImportError, ImportOptions, LeftOutCode, import};
 use fourfold_ir::ElementType;
 
@@ -59,6 +60,22 @@ fn imported(files: &[Vec<u8>]) -> Result<Import, ImportError> {
 
 fn names(imported: &Import) -> Vec<&str> {
     imported.programs.iter().map(|program| program.name.as_str()).collect()
+}
+
+#[test]
+fn a_program_detects_that_the_tensors_of_its_file_moved() {
+    let folder = tempfile::tempdir().expect("a folder can be created");
+    let path = folder.path().join("model.gguf");
+    let linear = ("blk.0.ffn_up.weight", &[64, 2][..], NVFP4, 72);
+    std::fs::write(&path, file(&[], &[linear])).expect("it can be written");
+    let mut imported = import(&path, &ImportOptions::default()).expect("the file is valid");
+    let program = imported.programs.remove(0);
+    let sources = DataSources { references: program.tensors, ..DataSources::default() };
+    let read = || sources.read(&program.module, &[("M".to_owned(), 1)], OtherTensors::Named(&[]));
+    read().expect("nothing changed");
+    std::fs::write(&path, file(&[], &[("first", &[4], F32, 16), linear])).expect("it can be written");
+    let error = read().expect_err("the file changed").to_string();
+    assert!(error.contains("model.gguf` has changed") && error.contains("import the model again"), "{error}");
 }
 
 #[test]

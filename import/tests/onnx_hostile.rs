@@ -6,7 +6,7 @@ mod onnx_file;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fourfold_import::{Import, ImportError, ImportOptions, import};
+use fourfold_import::{Import, ImportError, ImportOptions, LeftOutCode, import};
 use rten_onnx::onnx::{
     AttributeProto, AttributeType, DataLocation, DataType, GraphProto, ModelProto, NodeProto,
     StringStringEntryProto, TensorProto,
@@ -258,6 +258,62 @@ fn tensors_that_do_not_fit_their_file_have_an_error() {
     ] {
         let error = error_of(&of(tensor));
         assert!(error.contains("tensor `w`") && error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn external_data_is_not_read_through_links_that_lead_out_of_the_folder() {
+    let outside = tempfile::tempdir().expect("a folder can be created");
+    let secret = outside.path().join("secret.bin");
+    std::fs::write(&secret, [1; 16]).expect("the file can be written");
+    let folder = tempfile::tempdir().expect("a folder can be created");
+    let path = folder.path().join("model.onnx");
+    let model = model(vec![node("Add", &["x", "w"], &["y"])], vec![external(&[("location", "w.bin")])]);
+    std::fs::write(&path, model.write_buf().expect("it can be encoded")).expect("it can be written");
+    let data = folder.path().join("w.bin");
+    let load = || import(&path, &ImportOptions::default()).map_err(|error| error.to_string());
+    let missing = load().expect_err("there is no data");
+    assert!(missing.contains("w.bin") && missing.contains("No such file or directory"), "{missing}");
+    std::os::unix::fs::symlink(&secret, &data).expect("a link can be made");
+    let error = load().expect_err("the link leads out");
+    assert!(error.contains("tensor `w`") && error.contains("leads out of the model's folder"), "{error}");
+    // A link within the folder, and a cache that keeps both files elsewhere.
+    std::fs::remove_file(&data).expect("it exists");
+    std::fs::write(folder.path().join("blob"), [1; 16]).expect("the file can be written");
+    std::os::unix::fs::symlink("blob", &data).expect("a link can be made");
+    assert_eq!(load().expect("the link stays inside").left_out, []);
+    std::fs::remove_file(&data).expect("it exists");
+    std::os::unix::fs::symlink(&secret, &data).expect("a link can be made");
+    std::fs::rename(&path, outside.path().join("model")).expect("it can be moved");
+    std::os::unix::fs::symlink(outside.path().join("model"), &path).expect("a link can be made");
+    assert_eq!(load().expect("the files are together").left_out, []);
+}
+
+#[test]
+fn nodes_that_give_no_valid_program_are_left_out_by_name() {
+    let list = |values: &[i64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let named = |name: &str, node: NodeProto| NodeProto { name: Some(name.to_owned()), ..node };
+    let mut integers = model(vec![named("/block/halve", node("Div", &["x", "x"], &["y"]))], vec![]);
+    let graph = integers.graph.as_mut().expect("there is a graph");
+    graph.input = vec![value("x", DataType::INT32, &[Ok(4)])];
+    graph.output = vec![value("y", DataType::INT32, &[Ok(4)])];
+    let mut booleans = model(vec![named("/block/most", node("Max", &["x", "x"], &["y"]))], vec![]);
+    let graph = booleans.graph.as_mut().expect("there is a graph");
+    graph.input = vec![value("x", DataType::BOOL, &[Ok(4)])];
+    graph.output = vec![value("y", DataType::BOOL, &[Ok(4)])];
+    let index = |at: i64| vec![tensor("i", DataType::INT64, &[1], &list(&[at]))];
+    let gather = || named("/block/take", from_domain("", "Gather", &["x", "i"], &["y"], &[("axis", 0)]));
+    for (model, name, part) in [
+        (integers, "/block/halve", "its operands are integers"),
+        (booleans, "/block/most", "i1"),
+        (model(vec![gather()], index(5)), "/block/take", "it takes index 5 of 4"),
+        (model(vec![gather()], index(-5)), "/block/take", "it takes index -5 of 4"),
+    ] {
+        let imported = import_of(&model).expect("the file is well-formed");
+        assert!(imported.programs.is_empty());
+        let left_out = &imported.left_out[0];
+        assert_eq!(left_out.code, LeftOutCode::UnsupportedOperator, "{}", left_out.message);
+        assert!(left_out.message.contains(name) && left_out.message.contains(part), "{}", left_out.message);
     }
 }
 

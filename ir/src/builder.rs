@@ -48,6 +48,11 @@ impl Builder {
         self.module.ty(value)
     }
 
+    /// The number of ops so far.
+    pub fn op_count(&self) -> usize {
+        self.module.ops.len()
+    }
+
     /// Adds any op, given the name and type of each result. An empty name is replaced by the value's number.
     pub fn op(&mut self, kind: OpKind, operands: &[Value], results: &[(&str, TensorType)]) -> Vec<Value> {
         let first = self.module.values.len();

@@ -1,7 +1,7 @@
 //! Errors of reading and writing data files.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fourfold_ir::{BindError, ElementType, TensorError};
 
@@ -205,9 +205,29 @@ pub enum DataError {
         /// The size of the file, in bytes.
         length: u64,
     },
+    /// Bytes of a file differ from those that a reference was made for.
+    #[error(
+        "`{}` has changed since the program was made: the bytes {start}:{end}, which the input `%{input}` needs, have \
+         another hash; import the model again",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// The input.
+        input: String,
+        /// The first byte.
+        start: u64,
+        /// The byte after the last.
+        end: u64,
+    },
 }
 
 impl DataError {
+    pub(super) fn changed(path: &Path, input: &str, start: u64, end: u64) -> DataError {
+        DataError::Changed { path: path.to_owned(), input: input.to_owned(), start, end }
+    }
+
     /// The system's error, if there is one.
     pub fn io(&self) -> Option<&io::Error> {
         match self {

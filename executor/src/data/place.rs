@@ -18,6 +18,7 @@ use super::reference::TensorEncoding;
 use super::safetensors_file::SafetensorsFile;
 use super::selection::Selection;
 use super::slice::AxisSlice;
+use crate::files::RangeHash;
 
 /// The tensor of an input.
 #[derive(Clone, Copy)]
@@ -29,7 +30,7 @@ pub(super) struct Place<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     Stored { file: &'a SafetensorsFile, tensor: &'a StoredTensor, slice: &'a [AxisSlice] },
-    Bytes { path: &'a Path, file: &'a File, start: u64, end: u64 },
+    Bytes { path: &'a Path, file: &'a File, start: u64, end: u64, hash: Option<RangeHash> },
 }
 
 /// An input and the tensor that fits it.
@@ -167,8 +168,15 @@ impl Fitting<'_> {
         })?;
         let failed = |source: io::Error| DataError::Read { path: place.path().to_owned(), source };
         match (place.source, &selection) {
-            (Source::Bytes { file, start, .. }, _) => {
+            (Source::Bytes { path, file, start, end, hash }, _) => {
                 file.read_exact_at(&mut bytes, start).map_err(failed)?;
+                // A hash of other bytes was compared when the file was opened.
+                let is_changed = |hash: RangeHash| {
+                    (hash.start, hash.end) == (start, end) && *blake3::hash(&bytes).as_bytes() != hash.blake3
+                };
+                if hash.is_some_and(is_changed) {
+                    return Err(DataError::changed(path, module.name_of(input), start, end));
+                }
             }
             (Source::Stored { file, tensor, .. }, Some(selection)) => {
                 selection.read(&mut bytes, |part, offset| file.read_at(part, tensor.start + offset))?;

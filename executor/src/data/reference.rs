@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::reference_error::ReferenceError;
 use super::slice::AxisSlice;
+use crate::files::RangeHash;
 
 /// The source of one input of a program: a tensor of a file, a slice of one, or raw bytes. It is read in place.
 ///
@@ -53,6 +54,8 @@ pub enum TensorSource {
         end: u64,
         /// The file, relative to the program's folder.
         file: String,
+        /// The hash by which a change of the file is detected; `None` for no check.
+        hash: Option<RangeHash>,
     },
 }
 
@@ -114,8 +117,18 @@ impl TensorReference {
 
     /// Refers to the bytes from `start` to before `end` of a file.
     pub fn bytes(input: impl Into<String>, start: u64, end: u64, file: impl Into<String>) -> TensorReference {
-        let source = TensorSource::Bytes { start, end, file: file.into() };
+        let source = TensorSource::Bytes { start, end, file: file.into(), hash: None };
         TensorReference { input: input.into(), source, encoding: None }
+    }
+
+    /// States the hash of bytes of the file: those of the reference, or those that describe its structure. Reading fails
+    /// if they have another hash. Has no effect on tensors with a name.
+    #[must_use]
+    pub fn checked(mut self, range: RangeHash) -> TensorReference {
+        if let TensorSource::Bytes { hash, .. } = &mut self.source {
+            *hash = Some(range);
+        }
+        self
     }
 
     /// Takes a slice of the tensor. Has no effect on bytes.
@@ -164,7 +177,16 @@ impl fmt::Display for TensorReference {
                     write!(f, "[{}]", axes.join(", "))?;
                 }
             }
-            TensorSource::Bytes { start, end, .. } => write!(f, "bytes {start}:{end}")?,
+            TensorSource::Bytes { start, end, hash, .. } => {
+                write!(f, "bytes {start}:{end}")?;
+                if let Some(hash) = hash {
+                    f.write_str(" blake3 ")?;
+                    if (hash.start, hash.end) != (*start, *end) {
+                        write!(f, "{}:{} ", hash.start, hash.end)?;
+                    }
+                    write!(f, "{}", blake3::Hash::from_bytes(hash.blake3))?;
+                }
+            }
         }
         if let Some(file) = self.file() {
             write!(f, " in {}", quoted(file))?;
@@ -191,14 +213,14 @@ impl FromStr for TensorReference {
         let is_bytes = !rest.0.starts_with('"');
         let source = if is_bytes {
             rest.keyword("bytes", "a tensor's name in quotes, or `bytes A:B in \"FILE\"`")?;
-            let end = rest.0.find(char::is_whitespace).unwrap_or(rest.0.len());
-            let range = rest.take(end);
-            let (start, end) = match AxisSlice::parse(range)? {
-                AxisSlice::Range { start, end, step: 1 } => (start, end),
-                _ => return Err(expected("`A:B`, a range of bytes", range)),
+            let text = rest.text();
+            let (start, end) = byte_range(text)?;
+            let hash = match rest.keyword("blake3", "") {
+                Ok(()) => Some(rest.hash(start, end)?),
+                Err(_) => None,
             };
             rest.keyword("in", "`in \"FILE\"` after the bytes")?;
-            TensorSource::Bytes { start, end, file: rest.file()? }
+            TensorSource::Bytes { start, end, file: rest.file()?, hash }
         } else {
             let name = rest.string("the tensor's name")?;
             let slice = rest.slice()?;
@@ -226,6 +248,13 @@ impl FromStr for TensorReference {
     }
 }
 
+fn byte_range(text: &str) -> Result<(u64, u64), ReferenceError> {
+    match AxisSlice::parse(text)? {
+        AxisSlice::Range { start, end, step: 1 } => Ok((start, end)),
+        _ => Err(expected("`A:B`, a range of bytes", text)),
+    }
+}
+
 fn expected(expected: &'static str, found: &str) -> ReferenceError {
     ReferenceError::Expected { expected, found: found.to_owned() }
 }
@@ -239,6 +268,26 @@ impl<'a> Rest<'a> {
         let (taken, rest) = self.0.split_at(bytes);
         self.0 = rest.trim_start();
         taken
+    }
+
+    /// Takes the text before the next space.
+    fn text(&mut self) -> &'a str {
+        let end = self.0.find(char::is_whitespace).unwrap_or(self.0.len());
+        self.take(end)
+    }
+
+    /// Takes a hash, after its range if that is not `start:end`.
+    fn hash(&mut self, start: u64, end: u64) -> Result<RangeHash, ReferenceError> {
+        let mut text = self.text();
+        let (mut start, mut end) = (start, end);
+        if text.contains(':') {
+            (start, end) = byte_range(text)?;
+            text = self.text();
+        }
+        match blake3::Hash::from_hex(text) {
+            Ok(hash) => Ok(RangeHash { start, end, blake3: *hash.as_bytes() }),
+            Err(_) => Err(expected("a BLAKE3 hash of 64 hexadecimal digits", text)),
+        }
     }
 
     /// Takes a word of letters, digits, `_` and `.`.

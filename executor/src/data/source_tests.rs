@@ -367,6 +367,51 @@ fn bytes_of_any_file_are_a_tensor() {
 }
 
 #[test]
+fn bytes_that_changed_are_an_error() {
+    let folder = Folder::new();
+    let stored = [&[9; 3][..], &f32s(&[1.0, 2.0])].concat();
+    fs::write(folder.path("m.onnx"), &stored).unwrap();
+    let own = blake3::hash(&stored[3..11]).to_hex();
+    let header = blake3::hash(&stored[..3]).to_hex();
+    let read = |reference: &str| folder.read("%w: tensor<[2], f32>", (&[], &[reference], &[]));
+    let of_bytes = format!(r#"w = bytes 3:11 blake3 {own} in "m.onnx""#);
+    let of_header = format!(r#"w = bytes 3:11 blake3 0:3 {header} in "m.onnx""#);
+    for reference in [&of_bytes, &of_header] {
+        assert_eq!(read(reference).unwrap().inputs["w"].to_f32(), [1.0, 2.0]);
+    }
+    let changed = ["m.onnx` has changed", "`%w`", "import the model again"];
+    // Other values in the same place, the same values in another place, and a shorter file.
+    fs::write(folder.path("m.onnx"), [&[9; 3][..], &f32s(&[1.0, 3.0])].concat()).unwrap();
+    check_error(read(&of_bytes), &[&changed[..], &["3:11"]].concat());
+    assert!(read(&of_header).is_ok(), "the structure is the same");
+    fs::write(folder.path("m.onnx"), [&[9; 2][..], &f32s(&[1.0, 2.0]), &[0]].concat()).unwrap();
+    check_error(read(&of_bytes), &changed);
+    check_error(read(&of_header), &[&changed[..], &["0:3"]].concat());
+    for length in [2, 7] {
+        fs::write(folder.path("m.onnx"), &stored[..length]).unwrap();
+        check_error(read(&of_bytes), &changed);
+        check_error(read(&of_header), &changed);
+    }
+}
+
+#[test]
+fn references_are_checked_without_reading() {
+    let folder = Folder::new();
+    folder.write("f.safetensors", &[("a", "F32", &[2], f32s(&[1.0, 2.0]))]);
+    let module = parse("fir 1\nfunc @f(%w: tensor<[2], f32>) {\n  return\n}\n").unwrap().module;
+    let check = |reference: &str| {
+        let references = vec![reference.parse().expect(reference)];
+        let sources =
+            DataSources { references, folder: folder.0.path().to_owned(), ..DataSources::default() };
+        sources.open(&module)?.check_references()
+    };
+    check(r#"w = "a" in "f.safetensors""#).unwrap();
+    check_error(check(r#"w = "b" in "f.safetensors""#), &["f.safetensors", "no tensor `b`", "`%w`"]);
+    check_error(check(r#"w = "a"[0:1] in "f.safetensors""#), &["shape is [1]", "not [2]"]);
+    check_error(check(r#"w = "a" in "g.safetensors""#), &["cannot read", "g.safetensors", "No such file"]);
+}
+
+#[test]
 fn blocks_of_gguf_are_codes_and_scales() {
     let folder = Folder::new();
     let mxfp4: Vec<u8> = [&[127][..], &(0..16).map(|at| at | (15 - at) << 4).collect::<Vec<u8>>()].concat();

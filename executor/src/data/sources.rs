@@ -14,7 +14,7 @@ use super::place::{Place, Source};
 use super::reference::{TensorReference, TensorSource};
 use super::safetensors_file::SafetensorsFile;
 use super::{DataFile, EXPECTED_PREFIX, of_file};
-use crate::files::open_regular;
+use crate::files::{RangeHash, open_regular};
 
 /// The sources of a program's tensors. Of several tensors with one name, the last counts. Only the tensors of the
 /// program are read.
@@ -129,6 +129,20 @@ impl OpenSources<'_> {
         names.filter(is_only_given).collect()
     }
 
+    /// Checks that the tensor of each reference exists and fits its input, without reading it.
+    ///
+    /// # Errors
+    /// As [`OpenSources::read`].
+    pub fn check_references(&self) -> Result<(), DataError> {
+        let layers = self.layers();
+        for &input in &self.module.inputs {
+            if let Some(reference) = self.references.get(self.module.name_of(input)) {
+                self.place(reference, &layers)?.0.fit(self.module, input)?;
+            }
+        }
+        Ok(())
+    }
+
     fn layers(&self) -> Layers<'_> {
         Layers { files: &self.files, given: &self.given }
     }
@@ -182,14 +196,17 @@ impl OpenSources<'_> {
         let input = reference.input.clone();
         let encoding = reference.encoding;
         let (name, slice, file) = match &reference.source {
-            TensorSource::Bytes { start, end, file } => {
+            TensorSource::Bytes { start, end, file, hash } => {
                 let path = self.folder.join(file);
                 let (path, (file, length)) = self.referred.bytes(&path).ok_or_else(|| not_open(&path))?;
-                let (start, end, length) = (*start, *end, *length);
+                let (start, end, length, hash) = (*start, *end, *length, *hash);
                 if start > end || end > length {
-                    return Err(DataError::NoBytes { path: path.to_owned(), input, start, end, length });
+                    return Err(match hash {
+                        Some(_) => DataError::changed(path, &input, start, end),
+                        None => DataError::NoBytes { path: path.to_owned(), input, start, end, length },
+                    });
                 }
-                return Ok((Place { source: Source::Bytes { path, file, start, end }, encoding }, 0));
+                return Ok((Place { source: Source::Bytes { path, file, start, end, hash }, encoding }, 0));
             }
             TensorSource::Tensor { name, slice, file } => (name, slice, file),
         };
@@ -240,6 +257,8 @@ impl Referred {
         references: impl Iterator<Item = &'a TensorReference>,
     ) -> Result<Referred, DataError> {
         let mut referred = Referred::default();
+        // Tensors of one file share the hash of its structure, which is compared once.
+        let mut hashed = HashSet::new();
         for reference in references {
             let Some(file) = reference.file() else { continue };
             let path = folder.join(file);
@@ -249,9 +268,16 @@ impl Referred {
                 }
                 TensorSource::Bytes { .. } if !referred.bytes.contains_key(&path) => {
                     let opened = open_regular(&path).map_err(|error| of_file(&path, error))?;
-                    referred.bytes.insert(path, opened);
+                    referred.bytes.insert(path.clone(), opened);
                 }
                 _ => {}
+            }
+            if let TensorSource::Bytes { start, end, hash: Some(hash), .. } = reference.source
+                && (hash.start, hash.end) != (start, end)
+                && hashed.insert((path.clone(), hash))
+                && !referred.has(&path, hash)?
+            {
+                return Err(DataError::changed(&path, &reference.input, hash.start, hash.end));
             }
         }
         Ok(referred)
@@ -259,6 +285,16 @@ impl Referred {
 
     fn bytes(&self, path: &Path) -> Option<(&Path, &(File, u64))> {
         self.bytes.get_key_value(path).map(|(path, opened)| (path.as_path(), opened))
+    }
+
+    /// Returns true if the bytes of an open file have this hash.
+    fn has(&self, path: &Path, hash: RangeHash) -> Result<bool, DataError> {
+        let (path, (file, length)) = self.bytes(path).ok_or_else(|| not_open(path))?;
+        if hash.start > hash.end || hash.end > *length {
+            return Ok(false);
+        }
+        let found = RangeHash::of(file, hash.start, hash.end);
+        Ok(found.map_err(|source| DataError::Read { path: path.to_owned(), source })? == hash)
     }
 
     fn paths(&self) -> Vec<PathBuf> {

@@ -1,12 +1,12 @@
 //! Regular files that are read in parts.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{FileError, open_regular};
+use super::{FileError, RangeHash, open_regular};
 
 /// An open regular file, which is read in parts. So a file may be larger than memory.
 ///
@@ -48,6 +48,21 @@ impl RegularFile {
         self.length
     }
 
+    /// Returns true if the file is in the folder of `other` or below it. Symbolic links are followed, as in caches that
+    /// keep both files in another folder.
+    ///
+    /// # Errors
+    /// When a path no longer leads to a file.
+    pub fn is_beside(&self, other: &RegularFile) -> Result<bool, FileError> {
+        let real = |path: &Path| {
+            fs::canonicalize(path).map_err(|source| FileError::Read { path: path.to_owned(), source })
+        };
+        let folder = other.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let (file, model) = (real(&self.path)?, real(&other.path)?);
+        let is_in = |folder: Option<&Path>| folder.is_some_and(|folder| file.starts_with(folder));
+        Ok(is_in(model.parent()) || is_in(Some(&real(folder.unwrap_or(Path::new(".")))?)))
+    }
+
     /// Reads `count` bytes from the byte `start` on.
     ///
     /// # Errors
@@ -63,6 +78,18 @@ impl RegularFile {
         bytes.resize(count, 0);
         self.file.read_exact_at(&mut bytes, start).map_err(failed)?;
         Ok(bytes)
+    }
+
+    /// Hashes the bytes from `start` to before `end` with BLAKE3, part by part.
+    ///
+    /// # Errors
+    /// When the file has fewer bytes, or cannot be read.
+    pub fn hash(&self, start: u64, end: u64) -> Result<RangeHash, FileError> {
+        let failed = |source| FileError::Read { path: self.path.clone(), source };
+        if end > self.length {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        RangeHash::of(&self.file, start, end).map_err(failed)
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) fn function(op: &str) -> Option<Function> {
         "Div" => quotient,
         "Max" => |left, right| known(left, right, |left, right| Some(left.max(right))),
         "Min" => |left, right| known(left, right, |left, right| Some(left.min(right))),
-        "Mod" => |left, right| known(left, right, i64::checked_rem_euclid),
+        "Mod" => |left, right| known(left, right, floor_remainder),
         "Equal" => equal,
         "Less" => |left, right| known(left, right, |left, right| Some(i64::from(left < right))),
         "LessOrEqual" => |left, right| known(left, right, |left, right| Some(i64::from(left <= right))),
@@ -98,6 +98,18 @@ pub(super) fn function(op: &str) -> Option<Function> {
         "Or" => |left, right| known(left, right, |left, right| Some(left | right)),
         _ => return None,
     })
+}
+
+/// The remainder of a division that rounds toward zero, which has the sign of the dividend.
+pub(super) fn remainder(left: &Number, right: &Number) -> Option<Number> {
+    known(left, right, i64::checked_rem)
+}
+
+/// The remainder of a division that rounds down, which has the sign of the divisor.
+fn floor_remainder(left: i64, right: i64) -> Option<i64> {
+    let remainder = left.checked_rem(right)?;
+    let differs = remainder != 0 && (remainder < 0) != (right < 0);
+    Some(if differs { remainder + right } else { remainder })
 }
 
 fn known(left: &Number, right: &Number, function: fn(i64, i64) -> Option<i64>) -> Option<Number> {

@@ -10,8 +10,9 @@
 //! program; integer arithmetic on shapes is computed at once, with symbols for named extents. `linears` finds the
 //! products with a constant weight.
 //!
-//! Weights stay in the file. The importer reads only numbers that it computes with, and numbers that the file holds in
-//! protobuf's encoding instead of as bytes.
+//! Weights stay in the file. The importer computes only with numbers that it needs, and copies only numbers that the
+//! file holds in protobuf's encoding. It hashes the bytes that programs refer to, because nothing else in the file
+//! would show that they have moved.
 
 mod integers;
 mod linears;
@@ -27,8 +28,8 @@ mod translate;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use fourfold_executor::TensorReference;
-use fourfold_ir::{Dim, ElementType, TensorType, verify};
+use fourfold_executor::{RangeHash, TensorReference};
+use fourfold_ir::{Dim, ElementType, TensorType};
 
 use self::linears::Linear;
 use self::model::{Input, Model, Node};
@@ -69,11 +70,11 @@ pub(crate) fn import(path: &Path, prefix: &str, options: &ImportOptions) -> Resu
         }
     }
     let mut import = Import::default();
-    let mut types = HashMap::new();
+    let (mut types, mut hashes) = (HashMap::new(), Hashes::new());
     let wide = options.output_type == Some(ElementType::F32);
     let whole = graph(&model, &stem, wide, options, &linears, &mut types);
     if options.selects(&stem) {
-        add(&mut import, &model, &stem, ProgramKind::Graph, whole, &notes)?;
+        add(&mut import, &model, &stem, ProgramKind::Graph, whole, &notes, &mut hashes)?;
     } else if let Err(Problem::Failed(error)) = whole {
         return Err(error);
     }
@@ -85,7 +86,7 @@ pub(crate) fn import(path: &Path, prefix: &str, options: &ImportOptions) -> Resu
             continue;
         }
         let program = single(&model, linear, wide, options, &types);
-        add(&mut import, &model, &linear.name, ProgramKind::Linear, program, &notes)?;
+        add(&mut import, &model, &linear.name, ProgramKind::Linear, program, &notes, &mut hashes)?;
     }
     if let Some(pattern) =
         options.select.as_ref().filter(|_| import.programs.is_empty() && import.left_out.is_empty())
@@ -99,6 +100,9 @@ pub(crate) fn import(path: &Path, prefix: &str, options: &ImportOptions) -> Resu
     Ok(import)
 }
 
+/// The hashes of stored tensors that programs refer to, by position. Each tensor is read once.
+type Hashes = HashMap<usize, RangeHash>;
+
 /// Adds a program, or leaves it out.
 fn add(
     import: &mut Import,
@@ -107,6 +111,7 @@ fn add(
     kind: ProgramKind,
     program: Result<Finished, Problem>,
     notes: &[String],
+    hashes: &mut Hashes,
 ) -> Result<(), ImportError> {
     let finished = match program {
         Ok(finished) => finished,
@@ -118,12 +123,12 @@ fn add(
             return Ok(());
         }
     };
-    let module = match verify(finished.module) {
+    let original = |op: usize| finished.originals.get(op).copied().unwrap_or(op);
+    let module = match finished.origins.verified(finished.module, original) {
         Ok(program) => program.module().clone(),
-        Err(invalid) => {
-            let reason = invalid.errors.first().map_or_else(String::new, |error| error.kind.to_string());
-            let message = format!("its program would not be valid: {reason}");
-            import.left_out.push(LeftOut { name: name.to_owned(), code: LeftOutCode::WrongShape, message });
+        Err((code, reason)) => {
+            let (name, message) = (name.to_owned(), format!("{name}: {reason}"));
+            import.left_out.push(LeftOut { name, code, message });
             return Ok(());
         }
     };
@@ -136,7 +141,12 @@ fn add(
                 let Some(text) = file.to_str() else {
                     return Err(ImportError::PathText { path: file.to_owned() });
                 };
-                tensors.push(TensorReference::bytes(input, start, end, text));
+                let hash = match hashes.get(&at) {
+                    Some(hash) => *hash,
+                    None => model.files.hash(file, start, end)?,
+                };
+                hashes.insert(at, hash);
+                tensors.push(TensorReference::bytes(input, start, end, text).checked(hash));
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::RegularFile;
+use fourfold_executor::{RegularFile, chain};
 use rten_onnx::onnx::DataType;
 use rten_onnx::protobuf::DecodeMessage;
 
@@ -361,7 +361,7 @@ impl Building {
                 if span.length > MAX_TEXT {
                     return Err(named(format!("its text has more than {MAX_TEXT} bytes")));
                 }
-                let bytes = file.read(span.start, span.length).map_err(|error| named(error.to_string()))?;
+                let bytes = file.read(span.start, span.length).map_err(|error| named(chain(&error)))?;
                 let text = String::from_utf8(bytes).map_err(|_| named("its text is not UTF-8".to_owned()))?;
                 Attribute::Text(text)
             }

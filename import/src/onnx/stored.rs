@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-use fourfold_executor::{FileError, RegularFile};
+use fourfold_executor::{FileError, RangeHash, RegularFile, chain};
 use fourfold_ir::{ElementType, Tensor};
 use rten_onnx::onnx::{DataLocation, DataType};
 
@@ -90,13 +90,25 @@ impl Files {
         Files { model, lengths: HashMap::new() }
     }
 
-    fn length_of(&mut self, path: &Path) -> Result<u64, FileError> {
+    /// The length of a file with external data, which must be below the model's folder.
+    fn length_of(&mut self, path: &Path) -> Result<u64, String> {
         if let Some(length) = self.lengths.get(path) {
             return Ok(*length);
         }
-        let length = RegularFile::open(path)?.length();
-        self.lengths.insert(path.to_owned(), length);
-        Ok(length)
+        let file = RegularFile::open(path).map_err(|error| chain(&error))?;
+        if !file.is_beside(&self.model).map_err(|error| chain(&error))? {
+            return Err(format!("`{}` is a link that leads out of the model's folder", path.display()));
+        }
+        self.lengths.insert(path.to_owned(), file.length());
+        Ok(file.length())
+    }
+
+    /// Hashes a range of bytes of the model or of external data.
+    pub(super) fn hash(&self, file: &Path, start: u64, end: u64) -> Result<RangeHash, FileError> {
+        match file == self.model.path() {
+            true => self.model.hash(start, end),
+            false => RegularFile::open(file)?.hash(start, end),
+        }
     }
 }
 
@@ -161,7 +173,7 @@ impl Stored {
                     true => files.model.read(*start, size),
                     false => RegularFile::open(file).and_then(|file| file.read(*start, size)),
                 };
-                read.map_err(|error| wrong(error.to_string()))
+                read.map_err(|error| wrong(chain(&error)))
             }
             Held::Floats(runs) => {
                 let values = floats(runs, &files.model).map_err(wrong)?;
@@ -330,7 +342,7 @@ fn packed(span: Span, file: &RegularFile, most: u64) -> Result<Vec<u8>, String> 
     if span.length > most {
         return Err(format!("the list at byte {} has {} bytes, more than {most}", span.start, span.length));
     }
-    file.read(span.start, span.length).map_err(|error| error.to_string())
+    file.read(span.start, span.length).map_err(|error| chain(&error))
 }
 
 /// The floats of a list.

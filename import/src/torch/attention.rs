@@ -1,6 +1,6 @@
 //! Scaled dot-product attention.
 
-use fourfold_ir::{BinaryKind, Dim, ElementType, OpKind, Predicate, TensorType, Value};
+use fourfold_ir::{BinaryKind, Dim, ElementType, OpKind, Predicate, ReduceKind, TensorType, Value};
 
 use super::arguments::{Arguments, Reason};
 use super::builder::{Entry, Translator};
@@ -50,8 +50,11 @@ fn attention(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Value, 
         scores = masked(t, scores, mask)?;
     }
     let ty = t.builder.ty(scores).clone();
-    let axis = ty.rank() as u32 - 1;
-    let probabilities = t.builder.op(OpKind::Softmax { axis }, &[scores], &[("", ty)])[0];
+    let axis = (ty.rank() as u32).checked_sub(1).ok_or("has no rows of scores")?;
+    let mut probabilities = t.builder.op(OpKind::Softmax { axis }, &[scores], &[("", ty)])[0];
+    if arguments.find(3, "attn_mask").is_some() {
+        probabilities = without_masked_rows(t, scores, probabilities);
+    }
     let element = t.builder.ty(v).element;
     let probabilities = if element == ElementType::F32 {
         probabilities
@@ -77,6 +80,20 @@ fn repeated_heads(t: &mut Translator<'_>, q: Value, x: Value) -> Result<Value, R
         }
         _ => Err("has heads that do not divide the query heads".to_owned()),
     }
+}
+
+/// The probabilities, with zeros in rows whose scores are all -inf, as torch 2.5 and later have them.
+fn without_masked_rows(t: &mut Translator<'_>, scores: Value, probabilities: Value) -> Value {
+    let ty = t.builder.ty(scores).clone();
+    let axis = ty.rank() - 1;
+    let mut row = ty.clone();
+    row.shape[axis] = Dim::fixed(1);
+    let kind = OpKind::Reduce { kind: ReduceKind::Max, axes: vec![axis as u32], keep_dims: true };
+    let max = t.builder.op(kind, &[scores], &[("", row.clone())])[0];
+    let [never, zero] = [f64::NEG_INFINITY, 0.0].map(|number| t.constant(number));
+    let is_masked = TensorType { element: ElementType::I1, ..row };
+    let is_masked = t.builder.op(OpKind::Compare(Predicate::Eq), &[max, never], &[("", is_masked)])[0];
+    t.builder.op(OpKind::Select, &[is_masked, zero, probabilities], &[("", ty)])[0]
 }
 
 /// Adds a mask of numbers, or replaces the scores where a boolean mask is false.

@@ -1,6 +1,6 @@
 //! The program in the making: its builder, the values of nodes, and the types of a graph.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use fourfold_executor::TensorReference;
@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 
 use super::arguments::{Reason, node_name, number};
 use super::graph::{Extent, Node, Nvfp4, Parameter, TensorMeta};
+use crate::origins::Origins;
 
 /// The meaning of a node's name.
 #[derive(Clone)]
@@ -36,6 +37,9 @@ pub(super) struct Nvfp4Weight {
     /// The type of dequantized values.
     pub element: ElementType,
 }
+
+/// The largest magnitude that rounds to 448, the largest value of f8E4M3FN.
+const E4M3_ROUNDS_DOWN: f64 = 464.0;
 
 /// Elements per scale.
 pub(super) const BLOCK: u32 = 16;
@@ -76,6 +80,12 @@ pub(super) struct Translator<'a> {
     file: &'a Path,
     /// Each quantized activation with its scheme, so that linears that share an input share its quantization.
     pub quantized: HashMap<(Value, Scheme), QuantizedActivation>,
+    /// Values whose magnitude is at most that of f8E4M3FN.
+    pub bounded: HashSet<Value>,
+    /// Facts that the program does not state.
+    pub notes: Vec<String>,
+    /// The nodes of the ops.
+    pub origins: Origins,
     /// The number of elements that constants list so far.
     listed: u64,
 }
@@ -88,7 +98,8 @@ impl<'a> Translator<'a> {
     pub fn new(name: &str, file: &'a Path) -> Translator<'a> {
         let builder = Builder::new(crate::write::word(name));
         let (entries, quantized) = (HashMap::new(), HashMap::new());
-        Translator { builder, entries, tensors: Vec::new(), file, quantized, listed: 0 }
+        let (tensors, notes, bounded, origins) = (Vec::new(), Vec::new(), HashSet::new(), Origins::default());
+        Translator { builder, entries, tensors, file, quantized, bounded, notes, origins, listed: 0 }
     }
 
     /// Counts elements that a constant will list, so that a small file makes no large program.
@@ -236,9 +247,19 @@ impl<'a> Translator<'a> {
 
     /// The value in another element type. Fractions are cut off, as torch does; truth values are 0 and 1.
     pub fn converted(&mut self, name: &str, value: Value, element: ElementType) -> Result<Value, Reason> {
-        let ty = self.builder.ty(value).clone();
+        let mut value = value;
+        let mut ty = self.builder.ty(value).clone();
         if ty.element == element {
             return Ok(value);
+        }
+        // Fractions and zeros of 8-bit and 4-bit floats are those of f32.
+        let is_small = ty.element.is_block_data() && ty.layout.is_none();
+        if is_small && matches!(element, ElementType::I32 | ElementType::I1) {
+            value = self.builder.convert("", value, ElementType::F32);
+            ty = self.builder.ty(value).clone();
+        }
+        if element == ElementType::I32 && ty.element.is_arithmetic() {
+            self.note("Conversions to integers limit values to the range of i32; NaN becomes 0.");
         }
         let constant = |t: &mut Self, number: f64, element: ElementType| {
             let kind = OpKind::Constant(ConstantValue::Splat(number));
@@ -265,11 +286,38 @@ impl<'a> Translator<'a> {
                 let whole = self.builder.op(OpKind::Select, &[is_negative, up, down], &[("", ty)])[0];
                 Ok(self.builder.convert(name, whole, element))
             }
+            (from, ElementType::F8E4M3FN) if from.is_arithmetic() && !self.bounded.contains(&value) => {
+                let value = self.without_overflow(value)?;
+                Ok(self.builder.convert(name, value, element))
+            }
+            (from, ElementType::F8E5M2) if from.is_arithmetic() => {
+                self.note("Conversions to f8E5M2 saturate; those of torch overflow to infinity.");
+                Ok(self.builder.convert(name, value, element))
+            }
             (ElementType::I1, _) | (_, ElementType::I1) => {
                 Err(format!("converts {} to {element}, which has no equivalent", ty.element))
             }
             _ => Ok(self.builder.convert(name, value, element)),
         }
+    }
+
+    pub fn note(&mut self, note: &str) {
+        if !self.notes.iter().any(|known| known == note) {
+            self.notes.push(note.to_owned());
+        }
+    }
+
+    /// The value, with NaN instead of what f8E4M3FN cannot hold, as torch converts. A program's conversion saturates.
+    fn without_overflow(&mut self, value: Value) -> Result<Value, Reason> {
+        let value = self.widened(value)?;
+        let shape = self.builder.ty(value).shape.clone();
+        let magnitude = self.builder.unary("", UnaryKind::Abs, value);
+        let [most, nan] = [E4M3_ROUNDS_DOWN, f64::NAN].map(|number| self.constant(number));
+        let exceeds = TensorType::new(shape.clone(), ElementType::I1);
+        let exceeds =
+            self.builder.op(OpKind::Compare(Predicate::Gt), &[magnitude, most], &[("", exceeds)])[0];
+        let ty = TensorType::new(shape, ElementType::F32);
+        Ok(self.builder.op(OpKind::Select, &[exceeds, nan, value], &[("", ty)])[0])
     }
 
     /// Rounds a value to the element type of a node's result, and names it as the node. `make` makes the value; its

@@ -7,6 +7,9 @@ use fourfold_ir::{
 use super::arguments::{Arguments, Reason, number};
 use super::builder::{Entry, Translator, axis};
 
+/// The largest value of f8E4M3FN.
+const E4M3_MAX: f64 = 448.0;
+
 /// Translates an op of this family; `None` if it belongs to another.
 pub(super) fn translate(
     t: &mut Translator<'_>,
@@ -152,13 +155,22 @@ fn clamp(
         None => Ok(none),
     };
     let (min, max) = (bound(min, "min", f64::NEG_INFINITY)?, bound(max, "max", f64::INFINITY)?);
+    if min.is_nan() || max.is_nan() {
+        return Err("has NaN as a bound".to_owned());
+    }
+    // Torch applies the upper bound last.
+    let min = min.min(max);
     let x = t.tensor(arguments.get(0, "input")?)?;
     let ty = t.builder.ty(x).clone();
     if ty.element != result.element {
         return Err("changes the element type".to_owned());
     }
     let kind = OpKind::Clamp { min, max };
-    Ok(Entry::Tensor(t.builder.op(kind, &[x], &[(&arguments.node.name, ty)])[0]))
+    let value = t.builder.op(kind, &[x], &[(&arguments.node.name, ty)])[0];
+    if min >= -E4M3_MAX && max <= E4M3_MAX {
+        t.bounded.insert(value);
+    }
+    Ok(Entry::Tensor(value))
 }
 
 fn convert(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Entry, Reason> {

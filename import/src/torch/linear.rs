@@ -1,8 +1,8 @@
 //! Matrix multiplications, and linears on NVFP4 weights of torchao.
 
 use fourfold_ir::{
-    BinaryKind, ElementType, OpKind, ReduceKind, ScaleLayout, ScaledMmaOptions, Shape, TensorType, Value,
-    dim_product,
+    BinaryKind, Dim, ElementType, OpKind, ReduceKind, ScaleLayout, ScaledMmaOptions, Shape, TensorType,
+    Value, broadcast_shape, dim_product,
 };
 
 use super::arguments::{Arguments, Reason};
@@ -20,12 +20,7 @@ pub(super) fn translate(
 ) -> Result<Option<Entry>, Reason> {
     let value = match op {
         "linear.default" => linear(t, arguments)?,
-        "matmul.default" | "mm.default" | "bmm.default" => {
-            let (a, b) = (t.tensor(arguments.get(0, "input")?)?, t.tensor(arguments.get(1, "mat2")?)?);
-            let result = t.result(arguments.node)?.element;
-            let b = k_major(t, b)?;
-            t.builder.mma(&arguments.node.name, a, b, result)
-        }
+        "matmul.default" | "mm.default" | "bmm.default" => matmul(t, arguments)?,
         "addmm.default" => {
             let result = t.result(arguments.node)?.element;
             for (position, name) in [(3, "beta"), (4, "alpha")] {
@@ -45,6 +40,55 @@ pub(super) fn translate(
         _ => return Ok(None),
     };
     Ok(Some(Entry::Tensor(value)))
+}
+
+/// A product with torch's rules: vectors are rows on the left and columns on the right, and batches broadcast.
+fn matmul(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Value, Reason> {
+    let result = t.result(arguments.node)?;
+    let (a, b) = (t.tensor(arguments.get(0, "input")?)?, t.tensor(arguments.get(1, "mat2")?)?);
+    let name = &arguments.node.name;
+    let (a_ty, b_ty) = (t.builder.ty(a).clone(), t.builder.ty(b).clone());
+    let has_vector = a_ty.rank() == 1 || b_ty.rank() == 1;
+    let a = if a_ty.rank() == 1 { row(t, a) } else { a };
+    let b = if b_ty.rank() == 1 { row(t, b) } else { k_major(t, b)? };
+    let (a, b) = same_batch(t, a, b)?;
+    if !has_vector {
+        return Ok(t.builder.mma(name, a, b, result.element));
+    }
+    let value = t.builder.mma("", a, b, result.element);
+    Ok(t.builder.op(OpKind::Reshape, &[value], &[(name, result)])[0])
+}
+
+/// A vector as a matrix of one row.
+fn row(t: &mut Translator<'_>, x: Value) -> Value {
+    let mut ty = t.builder.ty(x).clone();
+    ty.shape.insert(0, Dim::fixed(1));
+    t.builder.op(OpKind::Reshape, &[x], &[("", ty)])[0]
+}
+
+/// Repeats K-major operands, so that their leading extents agree. A right operand without any is shared by all.
+fn same_batch(t: &mut Translator<'_>, a: Value, b: Value) -> Result<(Value, Value), Reason> {
+    let leading = |value: Value| {
+        let shape = &t.builder.ty(value).shape;
+        shape.len().checked_sub(2).map(|rank| shape[..rank].to_vec())
+    };
+    let (Some(a_batch), Some(b_batch)) = (leading(a), leading(b)) else {
+        return Err("multiplies by a scalar".to_owned());
+    };
+    if b_batch.is_empty() || a_batch == b_batch {
+        return Ok((a, b));
+    }
+    let batch = broadcast_shape(&a_batch, &b_batch).ok_or("has leading extents that do not broadcast")?;
+    let mut repeated = |value: Value| {
+        let mut ty = t.builder.ty(value).clone();
+        let shape: Shape = batch.iter().chain(&ty.shape[ty.rank() - 2..]).cloned().collect();
+        if shape == ty.shape {
+            return value;
+        }
+        ty.shape = shape;
+        t.builder.op(OpKind::Broadcast, &[value], &[("", ty)])[0]
+    };
+    Ok((repeated(a), repeated(b)))
 }
 
 /// Exchanges the last two axes of the right operand `[.., K, N]`.
@@ -77,11 +121,11 @@ fn linear(t: &mut Translator<'_>, arguments: Arguments<'_>) -> Result<Value, Rea
         }
         Entry::Nvfp4(weight) => {
             let weight = dequantized(t, &weight)?;
-            plain_linear(t, name, x, weight, bias, result.element)
+            plain_linear(t, name, x, weight, bias, result)
         }
         _ => {
             let weight = t.tensor(arguments.get(1, "weight")?)?;
-            plain_linear(t, name, x, weight, bias, result.element)
+            plain_linear(t, name, x, weight, bias, result)
         }
     }
 }
@@ -92,11 +136,19 @@ fn plain_linear(
     x: Value,
     weight: Value,
     bias: Option<Value>,
-    element: ElementType,
+    result: TensorType,
 ) -> Result<Value, Reason> {
-    let Some(bias) = bias else { return Ok(t.builder.mma(name, x, weight, element)) };
-    let product = t.builder.mma("", x, weight, ElementType::F32);
-    Ok(t.rounded(name, element, |b, name| b.binary(name, BinaryKind::Add, product, bias)))
+    let is_vector = t.builder.ty(x).rank() == 1;
+    let (x, inner) = if is_vector { (row(t, x), "") } else { (x, name) };
+    let element = result.element;
+    let value = match bias {
+        None => t.builder.mma(inner, x, weight, element),
+        Some(bias) => {
+            let product = t.builder.mma("", x, weight, ElementType::F32);
+            t.rounded(inner, element, |b, name| b.binary(name, BinaryKind::Add, product, bias))
+        }
+    };
+    Ok(if is_vector { t.builder.op(OpKind::Reshape, &[value], &[(name, result)])[0] } else { value })
 }
 
 /// The weight in the type of dequantized values, as torchao's `dequantize` computes it.

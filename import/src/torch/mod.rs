@@ -17,13 +17,12 @@ mod shape;
 
 use std::path::{Component, Path, PathBuf};
 
-use fourfold_executor::read_input;
-use fourfold_ir::verify;
+use fourfold_executor::{DataSources, read_input};
 
 use self::graph::{FORMAT, Graph, VERSION};
 use self::nodes::translate;
 use crate::error::ImportError;
-use crate::imported::{Import, ImportedProgram, ProgramKind};
+use crate::imported::{Import, ImportedProgram, LeftOut, ProgramKind};
 use crate::options::ImportOptions;
 
 /// The name of the file in a folder that `fourfold_export.save` writes.
@@ -57,15 +56,21 @@ pub(crate) fn import(path: &Path, options: &ImportOptions) -> Result<Import, Imp
         Ok(translated) => translated,
         Err(left_out) => return Ok(Import { programs: Vec::new(), left_out: vec![left_out] }),
     };
-    // The graph comes from outside, so that a shape may not fit: the verifier's error is the reader's.
-    let program = verify(translated.module)
-        .map_err(|invalid| malformed(format!("is not valid: {}", first_error(&invalid))))?;
+    // The graph comes from outside, so that a shape may not fit.
+    let program = match translated.origins.verified(translated.module, |op| op) {
+        Ok(program) => program,
+        Err((code, message)) => {
+            return Ok(Import { programs: Vec::new(), left_out: vec![LeftOut { name, code, message }] });
+        }
+    };
+    let sources = DataSources { references: translated.tensors, ..DataSources::default() };
+    sources.open(program.module())?.check_references()?;
     let program = ImportedProgram {
         name,
         kind: ProgramKind::Graph,
         module: program.module().clone(),
-        tensors: translated.tensors,
-        notes: Vec::new(),
+        tensors: sources.references,
+        notes: translated.notes,
         data: Vec::new(),
     };
     Ok(Import { programs: vec![program], left_out: Vec::new() })
@@ -86,8 +91,4 @@ fn program_name(path: &Path) -> String {
     let named =
         if path.file_name().is_some_and(|name| name == GRAPH_FILE) { folder } else { path.file_stem() };
     named.map_or_else(|| "graph".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
-fn first_error(invalid: &fourfold_ir::Invalid) -> String {
-    invalid.errors.first().map_or_else(String::new, |error| error.kind.to_string())
 }

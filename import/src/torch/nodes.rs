@@ -3,18 +3,21 @@
 use std::path::Path;
 
 use fourfold_executor::TensorReference;
-use fourfold_ir::{Module, Value};
+use fourfold_ir::{Module, OpKind, Value};
 
 use super::arguments::{Arguments, Reason};
 use super::builder::{Entry, Translator};
 use super::graph::{Graph, Node};
 use super::{attention, elementwise, linear, logic, movement, shape};
 use crate::imported::{LeftOut, LeftOutCode};
+use crate::origins::Origins;
 
 /// A translated graph. Its module is not verified.
 pub(super) struct Translated {
     pub module: Module,
     pub tensors: Vec<TensorReference>,
+    pub notes: Vec<String>,
+    pub origins: Origins,
 }
 
 /// Translates a graph whose tensors lie in `file`.
@@ -41,14 +44,26 @@ pub(super) fn translate(graph: &Graph, name: &str, file: &Path) -> Result<Transl
         })?;
     }
     for node in &graph.nodes {
+        translator
+            .origins
+            .begin(translator.builder.op_count(), format!("node `{}` ({})", node.name, node.op));
         let entry = self::node(&mut translator, node).and_then(|entry| translator.define(&node.name, entry));
         entry
             .map_err(|reason| left_out(&node.name, format!("node `{}` ({}) {reason}", node.name, node.op)))?;
     }
-    let outputs: Result<Vec<Value>, Reason> =
-        graph.outputs.iter().map(|output| translator.tensor(output)).collect();
-    let outputs = outputs.map_err(|reason| left_out("outputs", format!("an output {reason}")))?;
-    Ok(Translated { module: translator.builder.finish(&outputs), tensors: translator.tensors })
+    let mut outputs: Vec<Value> = Vec::new();
+    for output in &graph.outputs {
+        let value = translator.tensor(output);
+        let mut value = value.map_err(|reason| left_out("outputs", format!("an output {reason}")))?;
+        // A program returns each value once.
+        if outputs.contains(&value) {
+            let ty = translator.builder.ty(value).clone();
+            value = translator.builder.op(OpKind::Reshape, &[value], &[("", ty)])[0];
+        }
+        outputs.push(value);
+    }
+    let Translator { builder, tensors, notes, origins, .. } = translator;
+    Ok(Translated { module: builder.finish(&outputs), tensors, notes, origins })
 }
 
 /// Nodes that check what a program's types state, and compute nothing.

@@ -32,7 +32,11 @@ pub(super) fn translate(
             permutation.swap(left as usize, right as usize);
             permute(t, arguments, permutation)?
         }
-        "t.default" | "numpy_T.default" | "mT.default" => {
+        "numpy_T.default" => {
+            let rank = t.builder.ty(t.tensor(arguments.get(0, "input")?)?).rank();
+            permute(t, arguments, (0..rank as u32).rev().collect())?
+        }
+        "t.default" | "mT.default" => {
             let rank = t.builder.ty(t.tensor(arguments.get(0, "input")?)?).rank();
             let mut permutation: Vec<u32> = (0..rank as u32).collect();
             if let [.., left, right] = &mut permutation[..] {

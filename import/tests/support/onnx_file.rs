@@ -85,8 +85,10 @@ pub(crate) fn model_of(
 }
 
 /// A sequence of numbers that depends on the seed only.
+#[allow(dead_code, reason = "some tests draw no numbers")]
 pub(crate) struct Numbers(pub(crate) u64);
 
+#[allow(dead_code, reason = "some tests draw no numbers")]
 impl Numbers {
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;

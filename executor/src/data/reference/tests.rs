@@ -8,6 +8,10 @@ fn parsed(text: &str) -> Result<TensorReference, ReferenceError> {
     text.parse()
 }
 
+fn hash(start: u64, end: u64) -> RangeHash {
+    RangeHash { start, end, blake3: [1; 32] }
+}
+
 #[test]
 fn every_form_is_read_and_written() {
     let range = |start, end, step| AxisSlice::Range { start, end, step };
@@ -34,6 +38,15 @@ fn every_form_is_read_and_written() {
         ),
         (r#"w = "a" as high_nibble_first"#, TensorReference::tensor("w", "a").encoded(high)),
         (r#"w = bytes 16:32 in "m.onnx""#, TensorReference::bytes("w", 16, 32, "m.onnx")),
+        (
+            "w = bytes 16:32 blake3 0101010101010101010101010101010101010101010101010101010101010101 in \"m.onnx\"",
+            TensorReference::bytes("w", 16, 32, "m.onnx").checked(hash(16, 32)),
+        ),
+        (
+            "w = bytes 16:32 blake3 0:9 0101010101010101010101010101010101010101010101010101010101010101 in \"m\" \
+             as gguf_mxfp4",
+            TensorReference::bytes("w", 16, 32, "m").checked(hash(0, 9)).encoded(TensorEncoding::GgufMxfp4),
+        ),
         (
             r#"w = bytes 0:0 in "m" as high_nibble_first"#,
             TensorReference::bytes("w", 0, 0, "m").encoded(high),
@@ -83,6 +96,9 @@ fn a_wrong_text_says_what_was_expected() {
         ("w = bytes 3:9:2 in \"f\"", "a range of bytes"),
         ("w = bytes 9:3 in \"f\"", "ends before it starts"),
         ("w = bytes 3:9", "`in \"FILE\"` after the bytes"),
+        ("w = bytes 3:9 blake3 in \"f\"", "a BLAKE3 hash of 64 hexadecimal digits, found `in`"),
+        ("w = bytes 3:9 blake3 0:2 01 in \"f\"", "64 hexadecimal digits, found `01`"),
+        ("w = bytes 3:9 blake3 2:0 01 in \"f\"", "ends before it starts"),
         ("w = \u{e9}", "quotes"),
     ] {
         let message = parsed(text).expect_err(text).to_string();
@@ -107,10 +123,12 @@ fn reference() -> impl Strategy<Value = TensorReference> {
     let file = any::<String>().prop_filter("a path is not empty", |path| !path.is_empty());
     let tensor = (any::<String>(), prop::collection::vec(axis(), 0..5), prop::option::of(file.clone()))
         .prop_map(|(name, slice, file)| TensorSource::Tensor { name, slice, file });
-    let bytes = (any::<u64>(), any::<u64>(), file).prop_map(|(a, b, file)| TensorSource::Bytes {
-        start: a.min(b),
-        end: a.max(b),
-        file,
+    let hash = (any::<u64>(), any::<u64>(), any::<[u8; 32]>());
+    let hash = hash.prop_map(|(a, b, blake3)| RangeHash { start: a.min(b), end: a.max(b), blake3 });
+    let bytes = (any::<u64>(), any::<u64>(), file, prop::option::of(hash));
+    let bytes = bytes.prop_map(|(a, b, file, hash)| {
+        let (start, end) = (a.min(b), a.max(b));
+        TensorSource::Bytes { start, end, file, hash }
     });
     ("[a-zA-Z_][a-zA-Z0-9_.]{0,8}", prop_oneof![tensor, bytes], encoding)
         .prop_map(|(input, source, encoding)| TensorReference { input, source, encoding })

@@ -3,16 +3,17 @@
 use std::rc::Rc;
 
 use fourfold_ir::{
-    BinaryKind, ElementType, OpKind, Predicate, TensorType, UnaryKind, Value, broadcast_shape,
+    BinaryKind, Dim, ElementType, OpKind, Predicate, Shape, TensorType, UnaryKind, Value, broadcast_shape,
 };
-use rten_onnx::onnx::DataType;
 
 use super::super::integers::{self, Integers, Number};
 use super::super::model::Node;
 use super::super::problem::{Problem, refused};
-use super::super::stored::element_of;
-use super::state::{Dequantized, Item, Translator};
+use super::state::{Item, Translator};
 use crate::imported::LeftOutCode;
+
+/// The first opset in which binary operators align the last axes of their operands.
+const ALIGNED_FROM_THE_END: i64 = 7;
 
 /// The function of an operator with one operand.
 pub(super) fn unary_of(op: &str) -> Option<UnaryKind> {
@@ -136,8 +137,54 @@ impl Translator<'_> {
         right: Value,
     ) -> Result<Value, Problem> {
         let element = self.join(node, left, right)?;
+        if element == ElementType::I32 && matches!(kind, BinaryKind::Div | BinaryKind::Pow) {
+            return self.refuse(node, "its operands are integers; only floats have an equivalent");
+        }
         let ty = self.broadcast_type(node, &[left, right], element)?;
         Ok(self.step(hint, OpKind::Binary(kind), &[left, right], ty))
+    }
+
+    /// Aligns the second operand as the attribute `axis` of old opsets demands: its first axis is that axis of the first
+    /// operand. Returns the node with the aligned operand; `None` if the operand keeps its shape.
+    pub(super) fn with_aligned_operand(&mut self, node: &Node) -> Result<Option<Node>, Problem> {
+        let is_old = self.model.opset("").is_some_and(|opset| opset < ALIGNED_FROM_THE_END);
+        let (Some(axis), Some(1), [_, second]) = (node.int("axis"), node.int("broadcast"), &node.inputs[..])
+        else {
+            return Ok(None);
+        };
+        if !is_old {
+            return Ok(None);
+        }
+        let (left, right) = (self.item(node, 0)?, self.item(node, 1)?);
+        let (rank, shape) = (self.shape_of(&left).len(), self.shape_of(&right));
+        // A number fits everywhere.
+        if shape.iter().all(|dim| dim.as_fixed() == Some(1)) && shape.len() <= rank {
+            return Ok(None);
+        }
+        let axis = self.axis(node, axis, rank)?;
+        let Some(behind) = rank.checked_sub(axis + shape.len()) else {
+            return self
+                .refuse(node, format!("its second input has more axes than the first has from {axis} on"));
+        };
+        let shape: Shape = shape.into_iter().chain((0..behind).map(|_| Dim::fixed(1))).collect();
+        // No tensor of the file has a name with a zero byte and this node's label.
+        let name = format!("{second}\0{}", node.label());
+        let fixed: Option<Vec<u64>> = shape.iter().map(Dim::as_fixed).collect();
+        let shaped = match (self.integers(node, 1)?, fixed) {
+            (Some(integers), Some(dims)) => integers.shaped(dims),
+            _ => None,
+        };
+        let item = match shaped {
+            Some(integers) => Item::Integers(Rc::new(integers)),
+            None => {
+                let value = self.value(node, 1)?;
+                Item::Value(self.reshaped(second, value, shape))
+            }
+        };
+        self.items.insert(name.clone(), item);
+        let mut aligned = node.clone();
+        aligned.inputs[1] = name;
+        Ok(Some(aligned))
     }
 
     pub(super) fn binary(&mut self, node: &Node, kind: BinaryKind) -> Result<(), Problem> {
@@ -218,9 +265,16 @@ impl Translator<'_> {
     /// it: kernels multiply, but have no power.
     pub(super) fn power(&mut self, node: &Node) -> Result<(), Problem> {
         let exponent = self.item(node, 1)?;
-        let x = self.float(node, 0)?;
+        let mut x = self.float(node, 0)?;
+        let known = self.known_number(&exponent)?;
+        if known.is_some() {
+            // An exponent of one element may have more axes than x, and so has the result.
+            let added = self.shape_of(&exponent).len().saturating_sub(self.ty(x).rank());
+            let shape = (0..added).map(|_| Dim::fixed(1)).chain(self.shape(x)).collect();
+            x = self.reshaped(&Translator::hint(node), x, shape);
+        }
         let ty = self.ty(x).clone();
-        match self.known_number(&exponent)? {
+        match known {
             Some(2.0) => self.define(node, 0, OpKind::Binary(BinaryKind::Mul), &[x, x], ty),
             Some(3.0) => {
                 let hint = Translator::hint(node);
@@ -235,102 +289,6 @@ impl Translator<'_> {
                 let hint = Translator::hint(node);
                 let value = self.pair(node, &hint, BinaryKind::Pow, x, exponent)?;
                 self.set(node, 0, Item::Value(value));
-            }
-        }
-        Ok(())
-    }
-
-    /// Changes the element type.
-    pub(super) fn cast(&mut self, node: &Node, to: DataType) -> Result<(), Problem> {
-        if let Some(integers) = self.integers(node, 0)? {
-            return self.cast_integers(node, &integers, to);
-        }
-        let Some(element) = element_of(to).filter(|element| *element != ElementType::F8E8M0FNU) else {
-            return self.refuse(node, format!("the type {to} has no equivalent"));
-        };
-        if node.int("saturate") == Some(0) && !element.is_arithmetic() {
-            return self.refuse(node, "saturate is 0, but conversions saturate");
-        }
-        // A narrowed matrix stays one, because its product is exact before the per-tensor scales apply.
-        if let Item::Dequantized(matrix) = self.item(node, 0)?
-            && element.is_arithmetic()
-        {
-            self.set(node, 0, Item::Dequantized(Dequantized { element, ..matrix }));
-            return Ok(());
-        }
-        let x = self.value(node, 0)?;
-        let ty = self.ty(x).clone();
-        let both_arithmetic = ty.element.is_arithmetic() && element.is_arithmetic();
-        if ty.element == element || (both_arithmetic && self.wide) {
-            self.set(node, 0, Item::Value(x));
-            return Ok(());
-        }
-        let result = TensorType::new(ty.shape.clone(), element);
-        let hint = Translator::hint(node);
-        match (ty.element, element) {
-            (ElementType::I1, _) if element.is_arithmetic() || element == ElementType::I32 => {
-                let [one, zero] = [1.0, 0.0].map(|number| self.constant(&hint, number, element));
-                self.define(node, 0, OpKind::Select, &[x, one, zero], result);
-            }
-            (from, ElementType::I1) if from.is_arithmetic() => {
-                let zero = self.constant(&hint, 0.0, from);
-                self.define(node, 0, OpKind::Compare(Predicate::Ne), &[x, zero], result);
-            }
-            (from, ElementType::I32) if from.is_arithmetic() => {
-                let whole = self.truncated(&hint, x);
-                self.define(node, 0, OpKind::Convert, &[whole], result);
-            }
-            (ElementType::I1, _) | (_, ElementType::I1) => {
-                return self.refuse(
-                    node,
-                    format!("a conversion from {} to {element} has no equivalent", ty.element),
-                );
-            }
-            _ => self.define(node, 0, OpKind::Convert, &[x], result),
-        }
-        Ok(())
-    }
-
-    /// Cuts off the fraction, as casts to integers do.
-    fn truncated(&mut self, hint: &str, x: Value) -> Value {
-        let ty = self.ty(x).clone();
-        let zero = self.constant(&format!("{hint}.zero"), 0.0, ty.element);
-        let mut step = |kind, operands: &[Value], element| {
-            self.step(&format!("{hint}.whole"), kind, operands, TensorType::new(ty.shape.clone(), element))
-        };
-        let negative = step(OpKind::Compare(Predicate::Lt), &[x, zero], ElementType::I1);
-        let ceil = step(OpKind::Unary(UnaryKind::Ceil), &[x], ty.element);
-        let floor = step(OpKind::Unary(UnaryKind::Floor), &[x], ty.element);
-        step(OpKind::Select, &[negative, ceil, floor], ty.element)
-    }
-
-    fn cast_integers(&mut self, node: &Node, integers: &Rc<Integers>, to: DataType) -> Result<(), Problem> {
-        self.charge(node, integers.values.len() as u64)?;
-        match to {
-            DataType::INT32 | DataType::INT64 => {
-                let cast = Integers { element: ElementType::I32, ..(**integers).clone() };
-                self.set(node, 0, Item::Integers(Rc::new(cast)));
-            }
-            DataType::BOOL => {
-                let Some(values) = integers.known() else {
-                    return self.refuse(node, "a symbolic extent has no boolean value");
-                };
-                let values = values.into_iter().map(|value| Number::Known(i64::from(value != 0))).collect();
-                let cast = Integers { dims: integers.dims.clone(), values, element: ElementType::I1 };
-                self.set(node, 0, Item::Integers(Rc::new(cast)));
-            }
-            to => {
-                let element = element_of(to).filter(|element| element.is_arithmetic());
-                let (Some(element), Some(values)) = (element, integers.known()) else {
-                    return self.refuse(node, format!("symbolic extents have no equivalent of type {to}"));
-                };
-                let values: Vec<f64> = values.into_iter().map(|value| value as f64).collect();
-                let shape = integers.dims.iter().map(|dim| fourfold_ir::Dim::fixed(*dim)).collect();
-                let value = match &values[..] {
-                    [value] => fourfold_ir::ConstantValue::Splat(*value),
-                    _ => fourfold_ir::ConstantValue::Dense(values),
-                };
-                self.define(node, 0, OpKind::Constant(value), &[], TensorType::new(shape, element));
             }
         }
         Ok(())
@@ -364,6 +322,9 @@ impl Translator<'_> {
                         .collect::<Option<Vec<Number>>>()
                 });
                 values.map(|values| Integers { values, ..(**x).clone() })
+            }
+            ("Mod", [left, right]) if node.int("fmod").unwrap_or(0) != 0 => {
+                integers::combine(integers::remainder, left, right, left.element)
             }
             (op, [left, right]) => match integers::function(op) {
                 Some(function) => {

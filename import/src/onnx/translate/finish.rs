@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use fourfold_ir::{ElementType, Entity, Module, OpKind, TensorType, Value, ValueDef};
 
-use super::super::problem::Problem;
+use super::super::problem::{Problem, shown};
 use super::state::{Source, Translator};
+use crate::origins::Origins;
 
 /// An output of a program.
 pub(in super::super) struct Wanted {
@@ -23,6 +24,10 @@ pub(in super::super) struct Finished {
     /// The source of each `param`, by name.
     pub(in super::super) params: Vec<(String, Source)>,
     pub(in super::super) notes: Vec<String>,
+    /// The nodes of the ops, as they were translated.
+    pub(in super::super) origins: Origins,
+    /// The position of each op when it was translated.
+    pub(in super::super) originals: Vec<usize>,
 }
 
 impl Translator<'_> {
@@ -38,6 +43,7 @@ impl Translator<'_> {
         let mut outputs: Vec<Value> = Vec::new();
         for output in wanted {
             let item = self.item_named(&output.tensor)?;
+            self.origins.begin(self.out.op_count(), format!("output `{}`", shown(&output.tensor)));
             let mut value = self.value_of(&output.tensor, &item)?;
             let found = self.ty(value).element;
             if let Some(element) = output.element.filter(|element| *element != found && found.is_arithmetic())
@@ -53,12 +59,13 @@ impl Translator<'_> {
         }
         let names: HashMap<Value, &str> =
             outputs.iter().copied().zip(wanted.iter().map(|output| output.name.as_str())).collect();
-        let (module, kept) = rebuilt(&self.out.finish(&outputs), &names);
+        let (module, kept, originals) = rebuilt(&self.out.finish(&outputs), &names);
         let params = self.params.into_iter().filter_map(|(value, source)| {
             let kept = kept.get(&value)?;
             Some((module.name_of(*kept).to_owned(), source))
         });
-        Ok(Finished { params: params.collect(), module, notes: self.notes })
+        let (params, notes, origins) = (params.collect(), self.notes, self.origins);
+        Ok(Finished { module, params, notes, origins, originals })
     }
 
     fn is_input(&self, value: Value) -> bool {
@@ -66,8 +73,9 @@ impl Translator<'_> {
     }
 }
 
-/// Copies what the outputs need: inputs, then params, then ops. Returns the copy of each kept value.
-fn rebuilt(module: &Module, names: &HashMap<Value, &str>) -> (Module, HashMap<Value, Value>) {
+/// Copies what the outputs need: inputs, then params, then ops. Returns the copy of each kept value, and the former
+/// position of each kept op.
+fn rebuilt(module: &Module, names: &HashMap<Value, &str>) -> (Module, HashMap<Value, Value>, Vec<usize>) {
     let mut needed: HashSet<Value> = module.outputs.iter().copied().collect();
     let ops: Vec<_> = module.ops.values().collect();
     let mut kept_ops = vec![false; ops.len()];
@@ -90,6 +98,7 @@ fn rebuilt(module: &Module, names: &HashMap<Value, &str>) -> (Module, HashMap<Va
             }
         }
     }
+    let originals = (0..ops.len()).filter(|at| kept_ops[*at]).collect();
     for (op, _) in ops.into_iter().zip(kept_ops).filter(|(_, kept)| *kept) {
         let operands = op.operands.iter().filter_map(|operand| kept.get(operand).copied()).collect();
         let results: Vec<(String, TensorType)> = op
@@ -107,5 +116,5 @@ fn rebuilt(module: &Module, names: &HashMap<Value, &str>) -> (Module, HashMap<Va
     }
     copy.outputs = module.outputs.iter().filter_map(|output| kept.get(output).copied()).collect();
     debug_assert!(copy.outputs.iter().all(|output| output.index() < copy.values.len()));
-    (copy, kept)
+    (copy, kept, originals)
 }

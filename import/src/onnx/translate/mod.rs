@@ -1,5 +1,6 @@
 //! Translates nodes to ops.
 
+mod casts;
 mod elementwise;
 mod finish;
 mod moves;
@@ -22,11 +23,15 @@ use super::problem::Problem;
 impl Translator<'_> {
     /// Translates a node, whose inputs are translated.
     pub(super) fn node(&mut self, node: &Node) -> Result<(), Problem> {
+        self.origins.begin(self.out.op_count(), node.label());
         if node.attributes.values().any(|value| *value == Attribute::Graph) {
             return self.refuse(node, "it has a subgraph; control flow has no equivalent");
         }
         match (node.domain.as_str(), node.op.as_str()) {
-            ("", _) => self.standard(node),
+            ("", _) => match self.with_aligned_operand(node)? {
+                Some(aligned) => self.standard(&aligned),
+                None => self.standard(node),
+            },
             ("trt", "TRT_FP4DynamicQuantize") => self.fp4_dynamic_quantize(node),
             ("trt", "TRT_FP4QDQ") => self.fp4_qdq(node),
             ("trt", "TRT_MXFP8DynamicQuantize") => self.mxfp8_dynamic_quantize(node),
@@ -80,6 +85,7 @@ impl Translator<'_> {
             "ReduceMin" => self.reduce(node, Before::Same, ReduceKind::Min, None),
             "ReduceL1" => self.reduce(node, Before::Magnitude, ReduceKind::Sum, None),
             "ReduceL2" => self.reduce(node, Before::Square, ReduceKind::Sum, Some(UnaryKind::Sqrt)),
+            "ReduceLogSumExp" => self.reduce_log_sum_exp(node),
             "ReduceLogSum" => self.reduce(node, Before::Same, ReduceKind::Sum, Some(UnaryKind::Log)),
             "ReduceSumSquare" => self.reduce(node, Before::Square, ReduceKind::Sum, None),
             "Reshape" => self.reshape(node),

@@ -11,7 +11,19 @@ use super::state::{Item, Translator};
 /// The largest number that stands for the end of an axis.
 const OPEN_END: i64 = i32::MAX as i64;
 
+/// The first opset in which Concat must state its axis, which was 1 by default.
+const CONCAT_STATES_AXIS: i64 = 4;
+
 impl Translator<'_> {
+    /// The axis of a Concat, which the first opsets may omit.
+    pub(super) fn concat_axis(&self, node: &Node, rank: usize) -> Result<usize, Problem> {
+        let is_old = self.model.opset("").is_some_and(|opset| opset < CONCAT_STATES_AXIS);
+        match node.int("axis").or(is_old.then_some(1)) {
+            Some(axis) => self.axis(node, axis, rank),
+            None => self.refuse(node, "it states no axis"),
+        }
+    }
+
     pub(super) fn concat(&mut self, node: &Node) -> Result<(), Problem> {
         let mut parts = Vec::new();
         for position in 0..node.inputs.len() {
@@ -19,7 +31,7 @@ impl Translator<'_> {
         }
         let Some(first) = parts.first() else { return self.refuse(node, "it has no inputs") };
         let ty = self.ty(*first).clone();
-        let axis = self.axis(node, node.int("axis").unwrap_or(0), ty.rank())?;
+        let axis = self.concat_axis(node, ty.rank())?;
         let mut element = ty.element;
         let mut extent = Some(Dim::fixed(0));
         for part in &parts {
@@ -57,6 +69,9 @@ impl Translator<'_> {
             Some(mut indices) => {
                 for index in &mut indices {
                     match ty.shape[axis].as_fixed().and_then(|extent| i64::try_from(extent).ok()) {
+                        Some(extent) if *index >= extent || index.saturating_add(extent) < 0 => {
+                            return self.refuse(node, format!("it takes index {index} of {extent}"));
+                        }
                         Some(extent) if *index < 0 => *index += extent,
                         None if *index < 0 => {
                             return self.refuse(node, "an index counts from a symbolic end");

@@ -1,7 +1,8 @@
 //! Reductions and normalizations.
 
 use fourfold_ir::{
-    BinaryKind, Dim, ElementType, OpKind, ReduceKind, Shape, TensorType, UnaryKind, Value, dim_product,
+    BinaryKind, Dim, ElementType, OpKind, Predicate, ReduceKind, Shape, TensorType, UnaryKind, Value,
+    dim_product,
 };
 
 use super::super::model::Node;
@@ -31,18 +32,7 @@ impl Translator<'_> {
         let hint = Translator::hint(node);
         let mut value = self.float(node, 0)?;
         let rank = self.ty(value).rank();
-        let axes = match self.numbers(node, "axes", 1)? {
-            Some(axes) if !axes.is_empty() => self.axes(node, &axes, rank)?,
-            _ if node.int("noop_with_empty_axes").unwrap_or(0) != 0 => {
-                self.set(node, 0, Item::Value(value));
-                return Ok(());
-            }
-            _ => (0..rank).collect(),
-        };
-        if axes.is_empty() {
-            self.set(node, 0, Item::Value(value));
-            return Ok(());
-        }
+        let axes = self.reduced_axes(node, rank)?;
         let ty = self.ty(value).clone();
         value = match before {
             Before::Same => value,
@@ -50,10 +40,56 @@ impl Translator<'_> {
             Before::Square => self.step(&hint, OpKind::Binary(BinaryKind::Mul), &[value, value], ty),
         };
         let keep_dims = node.int("keepdims").unwrap_or(1) != 0;
-        value = self.reduced(&hint, value, kind, &axes, keep_dims);
+        // Without axes, the functions of the elements still apply.
+        if !axes.is_empty() {
+            value = self.reduced(&hint, value, kind, &axes, keep_dims);
+        }
         if let Some(kind) = after {
             let ty = self.ty(value).clone();
             value = self.step(&hint, OpKind::Unary(kind), &[value], ty);
+        }
+        self.set(node, 0, Item::Value(value));
+        Ok(())
+    }
+
+    /// The axes of a reduction; none if the graph asks for none.
+    fn reduced_axes(&mut self, node: &Node, rank: usize) -> Result<Vec<usize>, Problem> {
+        match self.numbers(node, "axes", 1)? {
+            Some(axes) if !axes.is_empty() => self.axes(node, &axes, rank),
+            _ if node.int("noop_with_empty_axes").unwrap_or(0) != 0 => Ok(Vec::new()),
+            _ => Ok((0..rank).collect()),
+        }
+    }
+
+    /// log(sum(exp(x))) as max + log(sum(exp(x - max))), which does not overflow. An infinite maximum counts as 0.
+    pub(super) fn reduce_log_sum_exp(&mut self, node: &Node) -> Result<(), Problem> {
+        let hint = Translator::hint(node);
+        let x = self.float(node, 0)?;
+        let ty = self.ty(x).clone();
+        let axes = self.reduced_axes(node, ty.rank())?;
+        if axes.is_empty() {
+            self.set(node, 0, Item::Value(x));
+            return Ok(());
+        }
+        let max = self.reduced(&format!("{hint}.max"), x, ReduceKind::Max, &axes, true);
+        let max_ty = self.ty(max).clone();
+        let magnitude = self.step(&hint, OpKind::Unary(UnaryKind::Abs), &[max], max_ty.clone());
+        let infinity = self.constant(&hint, f64::INFINITY, ty.element);
+        let zero = self.constant(&hint, 0.0, ty.element);
+        let is_infinite = TensorType::new(max_ty.shape.clone(), ElementType::I1);
+        let kind = OpKind::Compare(Predicate::Eq);
+        let is_infinite = self.step(&hint, kind, &[magnitude, infinity], is_infinite);
+        let max = self.step(&hint, OpKind::Select, &[is_infinite, zero, max], max_ty);
+        let shifted = self.pair(node, &format!("{hint}.shifted"), BinaryKind::Sub, x, max)?;
+        let exp = self.step(&format!("{hint}.exp"), OpKind::Unary(UnaryKind::Exp), &[shifted], ty);
+        let sum = self.reduced(&format!("{hint}.sum"), exp, ReduceKind::Sum, &axes, true);
+        let sum_ty = self.ty(sum).clone();
+        let log = self.step(&format!("{hint}.log"), OpKind::Unary(UnaryKind::Log), &[sum], sum_ty);
+        let mut value = self.pair(node, &hint, BinaryKind::Add, log, max)?;
+        if node.int("keepdims").unwrap_or(1) == 0 {
+            let shape = self.shape(value).into_iter().enumerate();
+            let kept = shape.filter(|(axis, _)| !axes.contains(axis)).map(|(_, dim)| dim).collect();
+            value = self.reshaped(&hint, value, kept);
         }
         self.set(node, 0, Item::Value(value));
         Ok(())
@@ -134,11 +170,12 @@ impl Translator<'_> {
         let channels = &ty.shape[axis..];
         let Some(count) = dim_product(channels) else { return self.refuse(node, "its input is too large") };
         let flat = [&ty.shape[..axis], std::slice::from_ref(&count)].concat();
-        let (x, weight) = (self.reshaped(&hint, x, flat.clone()), self.fitted(node, &hint, weight, &count)?);
+        let (x, weight) =
+            (self.reshaped(&hint, x, flat.clone()), self.fitted(node, &hint, weight, channels, &count)?);
         let bias = match node.input(2) {
             Some(_) => {
                 let bias = self.float(node, 2)?;
-                self.fitted(node, &hint, bias, &count)?
+                self.fitted(node, &hint, bias, channels, &count)?
             }
             None => {
                 let zero = self.constant(&format!("{hint}.zero"), 0.0, self.ty(weight).element);
@@ -157,11 +194,20 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// A weight of a normalization as a list of its channels.
-    fn fitted(&mut self, node: &Node, hint: &str, weight: Value, count: &Dim) -> Result<Value, Problem> {
-        match dim_product(&self.shape(weight)) {
-            Some(found) if found == *count => Ok(self.reshaped(hint, weight, vec![count.clone()])),
-            _ => self.refuse(node, "a weight does not have one element per channel"),
+    /// A weight of a normalization as a list of its channels. It may have more or fewer leading extents of 1.
+    fn fitted(
+        &mut self,
+        node: &Node,
+        hint: &str,
+        weight: Value,
+        channels: &[Dim],
+        count: &Dim,
+    ) -> Result<Value, Problem> {
+        let is_one = |dim: &&Dim| dim.as_fixed() == Some(1);
+        let shape = self.shape(weight);
+        match shape.iter().skip_while(is_one).eq(channels.iter().skip_while(is_one)) {
+            true => Ok(self.reshaped(hint, weight, vec![count.clone()])),
+            false => self.refuse(node, "a weight does not have one element per channel"),
         }
     }
 

@@ -311,7 +311,7 @@ impl Translator<'_> {
             }
         }
         let Some(first) = parts.first() else { return Ok(false) };
-        let axis = self.axis(node, node.int("axis").unwrap_or(0), first.dims.len())?;
+        let axis = self.concat_axis(node, first.dims.len())?;
         match integers::concat(&parts, axis) {
             Some(joined) => {
                 self.charge(node, joined.values.len() as u64)?;

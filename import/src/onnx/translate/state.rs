@@ -11,6 +11,7 @@ use super::super::names::{Names, word};
 use super::super::problem::{Problem, refused, shown};
 use super::super::stored::element_of;
 use crate::imported::LeftOutCode;
+use crate::origins::Origins;
 
 /// The maximum number of symbols of a program.
 const MAX_SYMBOLS: usize = 256;
@@ -83,6 +84,8 @@ pub(in super::super) struct Translator<'m> {
     pub(super) blocked: HashMap<Value, Value>,
     pub(in super::super) params: Vec<(Value, Source)>,
     pub(in super::super) notes: Vec<String>,
+    /// The nodes of the ops.
+    pub(super) origins: Origins,
     symbols: HashMap<String, Dim>,
     folded: u64,
     /// True if results stay f32 where the graph narrows them.
@@ -104,6 +107,7 @@ impl<'m> Translator<'m> {
             quantized: HashMap::new(),
             params: Vec::new(),
             notes: Vec::new(),
+            origins: Origins::default(),
             symbols: HashMap::new(),
             folded: 0,
             wide,
