@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod below;
 mod blocks;
 mod checkpoint;
 mod error;
@@ -18,17 +19,20 @@ mod formats;
 mod gguf;
 mod groups;
 mod imported;
+mod json;
 mod linear;
 mod onnx;
 mod options;
 mod program;
+mod settings;
+mod shards;
 mod torch;
 mod write;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::files_in;
+use fourfold_executor::{files_in, is_present};
 
 use checkpoint::Checkpoint;
 pub use error::ImportError;
@@ -62,7 +66,7 @@ pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportEr
 
 fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
     let graph = folder.join(torch::GRAPH_FILE);
-    if graph.is_file() {
+    if is_present(&graph)? {
         return torch::import(&graph, options);
     }
     if let Some(checkpoint) = Checkpoint::of_folder(folder, false)? {

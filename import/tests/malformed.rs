@@ -1,5 +1,6 @@
 //! Malformed, hostile and contradictory checkpoints: a located error or a reason, without a panic.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fourfold_import::{Import, ImportError, ImportOptions, LeftOutCode, import, write};
@@ -15,7 +16,7 @@ fn bits(dtype: &str) -> u64 {
     }
 }
 
-/// The header and the zero bytes of a safetensors file.
+/// The header and the bytes of a safetensors file: f32 scalars are 1, everything else is zero.
 fn safetensors(entries: &[Entry<'_>], metadata: Option<&str>) -> Vec<u8> {
     let (mut parts, mut at) = (Vec::new(), 0);
     if let Some(metadata) = metadata {
@@ -32,7 +33,12 @@ fn safetensors(entries: &[Entry<'_>], metadata: Option<&str>) -> Vec<u8> {
     let header = format!("{{{}}}", parts.join(","));
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
-    bytes.resize(bytes.len() + at as usize, 0);
+    for (_, dtype, shape) in entries {
+        match (*dtype, shape.iter().product::<u64>()) {
+            ("F32", 1) => bytes.extend(1f32.to_le_bytes()),
+            (_, count) => bytes.resize(bytes.len() + (count * bits(dtype) / 8) as usize, 0),
+        }
+    }
     bytes
 }
 
@@ -205,7 +211,9 @@ fn files_that_are_malformed_are_named() {
     check_error(&[(index, br#"{"weight_map":{"a":7}}"#), model], &["the shard of `a` is 7"]);
     check_error(&[(index, br#"{"weight_map":{"a":"../x"}}"#), model], &["`../x`, which is not the name"]);
     check_error(&[(index, br#"{"weight_map":{"a":"/etc/passwd"}}"#), model], &["`/etc/passwd`"]);
-    check_error(&[(index, br#"{"weight_map":{"a":"none.safetensors"}}"#), model], &["none.safetensors"]);
+    check_error(&[(index, br#"{"weight_map":{"a":"none.safetensors"}}"#)], &["none.safetensors"]);
+    check_error(&[(index, br#"{"weight_map":{}}"#), model], &["`weight_map` is empty"]);
+    check_error(&[(index, br#"{"weight_map":[1]}"#), model], &[index, "expected a map"]);
     let missing = br#"{"weight_map":{"b.weight":"model.safetensors"}}"#;
     check_error(&[(index, missing), model], &["assigns the tensor `b.weight` to `model.safetensors`"]);
     let twice = [("x.safetensors", &data[..]), ("y.safetensors", &data[..])];
@@ -250,6 +258,8 @@ fn a_sparse_file_costs_its_header_and_a_tensor_beyond_all_programs_is_left_out()
             // The file system has no files of this size, so there is no such model either.
             continue;
         }
+        // The scales at the end are 1.
+        file.write_all_at(&[1f32.to_le_bytes(); 2].concat(), bytes.len() as u64 + at - 8).unwrap();
         let imported = import(folder.path(), &ImportOptions::default()).unwrap();
         assert_eq!(imported.programs.len(), expected, "{:?}", imported.left_out);
         let is_large = |left: &fourfold_import::LeftOut| left.message.contains("exceeds the largest tensor");

@@ -5,6 +5,7 @@
 mod compressed_tensors;
 mod modelopt;
 mod others;
+mod patterns;
 pub(crate) mod torchao;
 mod weights;
 
@@ -21,7 +22,7 @@ use crate::imported::{LeftOut, LeftOutCode};
 use crate::linear::Linear;
 
 /// The last parts of the names of tensors that scale the key-value cache.
-const KV_SCALES: [&str; 4] = ["k_scale", "v_scale", "q_scale", "prob_scale"];
+pub(crate) const KV_SCALES: [&str; 4] = ["k_scale", "v_scale", "q_scale", "prob_scale"];
 
 /// The name endings of stacked experts, after the name of the projection.
 const GPT_OSS_BLOCKS: &str = "_blocks";
@@ -35,6 +36,8 @@ enum Producer<'a> {
     Mlx,
     Comfy,
     GptOss,
+    /// The signs of two producers, in words.
+    Contradictory(String),
     /// A producer that is known, but not imported.
     Unsupported(String),
     /// Nothing names the producer.
@@ -74,7 +77,7 @@ fn check_extents(linear: &Linear) -> Result<(), Refusal> {
 /// Reads the linears of a checkpoint.
 pub(crate) fn read(checkpoint: &Checkpoint) -> Reading {
     let producer = producer(checkpoint);
-    let mut reading = Reading::default();
+    let mut reading = Reading { left_out: checkpoint.left_out.clone(), ..Reading::default() };
     for (module, tensors) in &checkpoint.modules {
         let mut fields = Fields::new(module, tensors);
         for field in KV_SCALES {
@@ -85,11 +88,17 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Reading {
         }
         if !is_quantized(tensors) {
             leave_out_plain(&mut reading, module, tensors);
+        } else if is_embedding(module) {
+            let message = "it is an embedding, which is no linear";
+            reading.leave_out(module, LeftOutCode::NotALinear, message);
         } else if let Some(stacked) = stacked(&producer, tensors) {
             read_stacked(&producer, fields, &stacked, &mut reading);
         } else if checkpoint.modules.contains_key(&format!("{module}.weight_quantizer")) {
             let message = format!("`{module}.weight_quantizer` holds a low-rank part of the weight");
             reading.leave_out(module, LeftOutCode::UnsupportedFormat, message);
+        } else if let Some(below) = tensor_below(checkpoint, module) {
+            let message = format!("the tensor `{below}` below it is not part of the format");
+            reading.leave_out(module, LeftOutCode::UnknownFormat, message);
         } else {
             let read = read_linear(&producer, checkpoint, fields);
             reading.add(module, read.map(|linear| vec![linear]));
@@ -114,6 +123,7 @@ fn read_linear(
             let message = format!("`{}` has no `_blocks` and `_scales`", fields.module());
             Err(Refusal::new(LeftOutCode::UnknownFormat, message))
         }
+        Producer::Contradictory(signs) => Err(weights::contradiction(signs)),
         Producer::Unsupported(method) => {
             Err(weights::unsupported(format!("the quantization method `{method}`")))
         }
@@ -160,6 +170,7 @@ fn read_stacked(producer: &Producer<'_>, mut fields: Fields<'_>, names: &[String
         let read = match producer {
             Producer::ModelOpt(modelopt) => modelopt.read_experts(&mut fields, name),
             Producer::GptOss | Producer::Unknown => others::gpt_oss(&mut fields, name),
+            Producer::Contradictory(signs) => Err(weights::contradiction(signs)),
             _ => Err(Refusal::new(
                 LeftOutCode::Contradiction,
                 format!("`{module}` has the form of gpt-oss, but the configuration names another producer"),
@@ -181,6 +192,33 @@ fn is_quantized(tensors: &BTreeMap<String, Tensor>) -> bool {
     })
 }
 
+/// The last parts of the names of embeddings.
+const EMBEDDINGS: [&str; 10] = [
+    "embed_tokens",
+    "embed_positions",
+    "embed_in",
+    "tok_embeddings",
+    "word_embeddings",
+    "position_embeddings",
+    "token_type_embeddings",
+    "embeddings",
+    "wte",
+    "wpe",
+];
+
+/// Returns true for the name of an embedding: a table of rows, which no multiplication reads.
+fn is_embedding(module: &str) -> bool {
+    EMBEDDINGS.contains(&module.rsplit('.').next().unwrap_or(module))
+}
+
+/// The first tensor of the modules below one, such as `lora_A`.
+fn tensor_below<'a>(checkpoint: &'a Checkpoint, module: &str) -> Option<&'a str> {
+    let prefix = format!("{module}.");
+    let (below, tensors) = checkpoint.modules.range(prefix.clone()..).next()?;
+    let tensor = tensors.values().next()?;
+    below.starts_with(&prefix).then_some(&*tensor.name)
+}
+
 /// Leaves out a module whose tensors are not quantized.
 fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &BTreeMap<String, Tensor>) {
     let others: Vec<&Tensor> = tensors
@@ -200,33 +238,65 @@ fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &BTreeMap<Strin
             reading.leave_out(module, LeftOutCode::NotQuantized, message);
         }
         None => {
-            let message = format!("`{}` ({}) belongs to no linear", first.name, first.form());
+            let more = match others.len() - 1 {
+                0 => String::new(),
+                more => format!(" and {more} more tensors"),
+            };
+            let message = format!("`{}` ({}){more}, of no linear", first.name, first.form());
             let name = if module.is_empty() { &first.name } else { module };
             reading.leave_out(name, LeftOutCode::UnusedTensor, message);
         }
     }
 }
 
-fn producer(checkpoint: &Checkpoint) -> Producer<'_> {
+/// The signs of producers: the place of each, and the name of the producer.
+fn signs(checkpoint: &Checkpoint) -> Vec<(&'static str, &str)> {
     let config = &checkpoint.config;
-    let places = [&config["quantization_config"], &checkpoint.quantization_config];
-    let method = places.iter().find_map(|place| place.get("quant_method")?.as_str());
-    let by_modelopt = checkpoint.hf_quant_config["producer"]["name"] == "modelopt";
-    match method {
-        Some("modelopt") => Producer::ModelOpt(ModelOpt::new(checkpoint)),
-        Some("compressed-tensors") => Producer::CompressedTensors(CompressedTensors::new(checkpoint)),
-        Some("auto-round") if is_compressed(places) => {
+    let mut signs = Vec::new();
+    fn add<'a>(signs: &mut Vec<(&'static str, &'a str)>, place: &'static str, name: Option<&'a str>) {
+        signs.extend(name.map(|name| (place, name)));
+    }
+    let places = [
+        ("config.json", &config["quantization_config"]),
+        ("quantization_config.json", &checkpoint.quantization_config),
+    ];
+    for (file, place) in places {
+        add(&mut signs, file, place["quant_method"].as_str());
+        add(&mut signs, file, place["producer"]["name"].as_str());
+    }
+    let of_modelopt = &checkpoint.hf_quant_config;
+    let named = of_modelopt["producer"]["name"].as_str();
+    let unnamed = of_modelopt["quantization"].is_object().then_some("modelopt");
+    add(&mut signs, "hf_quant_config.json", named.or(unnamed));
+    add(&mut signs, "config.json", config["quantization"].is_object().then_some("mlx"));
+    let header = &checkpoint.metadata;
+    let is_comfy = header.contains_key(others::COMFY_KEY);
+    add(&mut signs, "the header", is_comfy.then_some("comfy-kitchen"));
+    add(&mut signs, "the header", torchao::is_described(header).then_some("torchao"));
+    signs
+}
+
+fn producer(checkpoint: &Checkpoint) -> Producer<'_> {
+    let signs = signs(checkpoint);
+    let Some((place, name)) = signs.first().copied() else { return Producer::Unknown };
+    if let Some((other_place, other)) = signs.iter().find(|(_, other)| *other != name) {
+        return Producer::Contradictory(format!(
+            "{place} has the form of `{name}`, but {other_place} that of `{other}`"
+        ));
+    }
+    let places = [&checkpoint.config["quantization_config"], &checkpoint.quantization_config];
+    match name {
+        "modelopt" => Producer::ModelOpt(ModelOpt::new(checkpoint)),
+        "compressed-tensors" => Producer::CompressedTensors(CompressedTensors::new(checkpoint)),
+        "auto-round" if is_compressed(places) => {
             Producer::CompressedTensors(CompressedTensors::new(checkpoint))
         }
-        Some("torchao") => Producer::TorchAo,
-        Some("quark") => Producer::Quark,
-        Some("mxfp4") => Producer::GptOss,
-        Some(other) => Producer::Unsupported(other.to_owned()),
-        None if by_modelopt => Producer::ModelOpt(ModelOpt::new(checkpoint)),
-        None if config["quantization"].is_object() => Producer::Mlx,
-        None if checkpoint.metadata.contains_key(others::COMFY_KEY) => Producer::Comfy,
-        None if torchao::is_described(&checkpoint.metadata) => Producer::TorchAo,
-        None => Producer::Unknown,
+        "torchao" => Producer::TorchAo,
+        "quark" => Producer::Quark,
+        "mxfp4" => Producer::GptOss,
+        "mlx" => Producer::Mlx,
+        "comfy-kitchen" => Producer::Comfy,
+        other => Producer::Unsupported(other.to_owned()),
     }
 }
 

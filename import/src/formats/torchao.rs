@@ -44,7 +44,11 @@ fn description(metadata: &BTreeMap<String, String>, tensor: &str) -> Result<(Str
 
 /// Returns true if a header describes tensors of torchao.
 pub(super) fn is_described(metadata: &BTreeMap<String, String>) -> bool {
+    let is_one = |text: &String| {
+        text.contains("\"_type\"") && (text.contains("NVFP4Tensor") || text.contains("MXTensor"))
+    };
     metadata.contains_key("tensor_names") && metadata.values().any(|text| text.contains("\"_type\""))
+        || metadata.values().any(is_one)
 }
 
 /// The type of the tensors before quantization.
@@ -104,6 +108,12 @@ fn nvfp4(arguments: &Value, tensor: &str, fields: &mut Fields<'_>) -> Result<Act
             "the header states no quantized activations, but there is `{}`",
             scale.name
         ))),
+        (true, Some(scale)) if arguments["use_dynamic_per_tensor_scale"] == true => {
+            Err(contradiction(format!(
+                "the header states a scale of each call for the activations, but there is `{}`",
+                scale.name
+            )))
+        }
         (true, Some(scale)) => Ok(Activation::Nvfp4(scalar(scale, Multiply)?, activation_formula())),
         (true, None) if arguments["use_dynamic_per_tensor_scale"] == true => {
             Ok(Activation::Nvfp4OfCall(activation_formula()))
