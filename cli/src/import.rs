@@ -1,5 +1,6 @@
 //! Imports a model: writes its programs, and plans each of them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -126,6 +127,18 @@ impl Planner<'_> {
     }
 }
 
+/// A name of a model on one line: control characters are escaped.
+fn in_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() { line.extend(letter.escape_default()) } else { line.push(letter) }
+    }
+    Cow::Owned(line)
+}
+
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for program in &self.programs {
@@ -134,10 +147,11 @@ impl fmt::Display for ImportReport {
                 1 => "1 kernel".to_owned(),
                 count => format!("{count} kernels"),
             };
-            writeln!(f, "{} {}: {kernels}, {}", program.kind, program.name, program.file.display())?;
+            let file = program.file.to_string_lossy();
+            writeln!(f, "{} {}: {kernels}, {}", program.kind, in_line(&program.name), in_line(&file))?;
         }
         for left in &self.left_out {
-            writeln!(f, "left out {}: {} ({})", left.name, left.message, left.code)?;
+            writeln!(f, "left out {}: {} ({})", in_line(&left.name), in_line(&left.message), left.code)?;
         }
         let kernels: usize = self.programs.iter().map(|program| program.kernels).sum();
         let (programs, left) = (self.programs.len(), self.left_out.len());
