@@ -86,17 +86,16 @@ pub fn import(
         ok: true,
         target: backend.capabilities().target.clone(),
         programs,
-        left_out: left_out(&import),
+        left_out: left_out(import),
     })
 }
 
-fn left_out(import: &Import) -> Vec<LeftOutReport> {
-    let report = |left: &fourfold_import::LeftOut| LeftOutReport {
-        name: left.name.clone(),
-        code: left.code.name(),
-        message: left.message.clone(),
+fn left_out(import: Import) -> Vec<LeftOutReport> {
+    let report = |left: fourfold_import::LeftOut| {
+        let fourfold_import::LeftOut { name, code, message } = left;
+        LeftOutReport { name, code: code.name(), message }
     };
-    import.left_out.iter().map(report).collect()
+    import.left_out.into_iter().map(report).collect()
 }
 
 /// Plans programs. Layers of a model repeat, so programs that differ in their names only are planned once.

@@ -1,8 +1,6 @@
 //! The tensors below a module, which the program of a block must use.
 
-use std::collections::BTreeMap;
-
-use crate::checkpoint::{Checkpoint, Tensor};
+use crate::checkpoint::{Checkpoint, Tensors};
 use crate::formats::KV_SCALES;
 use crate::linear::Linear;
 
@@ -10,7 +8,7 @@ use crate::linear::Linear;
 pub(crate) fn modules<'a>(
     checkpoint: &'a Checkpoint,
     module: &str,
-) -> impl Iterator<Item = (&'a str, &'a BTreeMap<String, Tensor>)> {
+) -> impl Iterator<Item = (&'a str, &'a Tensors)> {
     let prefix = format!("{module}.");
     let own = checkpoint.modules.get_key_value(module);
     let below =
@@ -36,7 +34,7 @@ pub(crate) fn check<'a>(
                 || field == "inv_freq"
                 || others.iter().any(|other| other.strip_suffix(field).and_then(|it| it.strip_suffix('.')) == Some(name))
         };
-        if let Some(field) = tensors.keys().find(|field| !is_used(field)) {
+        if let Some(field) = tensors.iter().map(|(field, _)| field).find(|field| !is_used(field)) {
             let path = format!("{name}.{field}");
             let path = path.strip_prefix(&format!("{layer}.")).unwrap_or(&path);
             return Err(format!("the tensor `{path}` would not be used"));
@@ -47,5 +45,5 @@ pub(crate) fn check<'a>(
 
 /// Returns true if a scale of the key-value cache is below a module.
 pub(crate) fn has_cache_scale(checkpoint: &Checkpoint, module: &str) -> bool {
-    modules(checkpoint, module).any(|(_, tensors)| KV_SCALES.iter().any(|scale| tensors.contains_key(*scale)))
+    modules(checkpoint, module).any(|(_, tensors)| KV_SCALES.iter().any(|scale| tensors.get(scale).is_some()))
 }

@@ -143,7 +143,7 @@ impl<'a, 'b> LayerReader<'a, 'b> {
         };
         match known {
             Some(known) if known == form => Ok(architecture),
-            _ => Err(format!("blocks of this form are not known of the architecture `{architecture}`")),
+            _ => Err(format!("no block of this form is known for the architecture `{architecture}`")),
         }
     }
 

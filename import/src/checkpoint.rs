@@ -26,7 +26,7 @@ const MODEL: &str = "model.safetensors";
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoint {
     /// The tensors by module, and by the last part of their names.
-    pub(crate) modules: BTreeMap<String, BTreeMap<String, Tensor>>,
+    pub(crate) modules: BTreeMap<String, Tensors>,
     /// The maps `__metadata__` of the headers, joined.
     pub(crate) metadata: BTreeMap<String, String>,
     /// config.json; null if it is missing.
@@ -37,6 +37,26 @@ pub(crate) struct Checkpoint {
     pub(crate) quantization_config: Value,
     /// Files and tensors that are not read.
     pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// The tensors of a module, by the last part of their names. A header may have a module per tensor, and a map would take
+/// ten times as much memory.
+#[derive(Debug, Default)]
+pub(crate) struct Tensors(Vec<(String, Tensor)>);
+
+impl Tensors {
+    pub(crate) fn get(&self, field: &str) -> Option<&Tensor> {
+        let at = self.0.binary_search_by(|(name, _)| name.as_str().cmp(field)).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> + Clone {
+        self.0.iter().map(|(field, tensor)| (field.as_str(), tensor))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Tensor> {
+        self.0.iter().map(|(_, tensor)| tensor)
+    }
 }
 
 /// A tensor of a checkpoint.
@@ -98,6 +118,7 @@ impl Checkpoint {
             let index = Index::read(path)?;
             if !is_named || index.shards.keys().all(|shard| shard == MODEL) {
                 checkpoint.add_shards(folder, path, &index)?;
+                checkpoint.sort();
                 return Ok(Some(checkpoint));
             }
             // As in Hugging Face's loader.
@@ -113,6 +134,7 @@ impl Checkpoint {
         for file in &files {
             checkpoint.add_file(file, None, &mut owners)?;
         }
+        checkpoint.sort();
         Ok(Some(checkpoint))
     }
 
@@ -124,6 +146,7 @@ impl Checkpoint {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut checkpoint = Checkpoint::configured(folder.unwrap_or(Path::new(".")))?;
         checkpoint.add_file(file, None, &mut BTreeMap::new())?;
+        checkpoint.sort();
         Ok(checkpoint)
     }
 
@@ -138,6 +161,14 @@ impl Checkpoint {
             quantization_config: read("quantization_config.json")?,
             ..Checkpoint::default()
         })
+    }
+
+    /// Sorts the tensors of each module, so that they can be found.
+    fn sort(&mut self) {
+        for tensors in self.modules.values_mut() {
+            tensors.0.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
+            tensors.0.shrink_to_fit();
+        }
     }
 
     fn leave_out(&mut self, name: &str, code: LeftOutCode, message: String) {
@@ -170,7 +201,7 @@ impl Checkpoint {
         &mut self,
         path: &Path,
         wanted: Option<&BTreeSet<&str>>,
-        owners: &mut BTreeMap<Rc<str>, PathBuf>,
+        owners: &mut BTreeMap<Rc<str>, Rc<str>>,
     ) -> Result<SafetensorsFile, ImportError> {
         let file = SafetensorsFile::open(path)?;
         let text = path.to_str().ok_or_else(|| ImportError::PathText { path: path.to_owned() })?;
@@ -180,8 +211,8 @@ impl Checkpoint {
                 continue;
             }
             let name: Rc<str> = stored.name.as_str().into();
-            if let Some(first) = owners.insert(name.clone(), path.to_owned()) {
-                let (second, tensor) = (path.to_owned(), stored.name.clone());
+            if let Some(first) = owners.insert(name.clone(), shown.clone()) {
+                let (first, second, tensor) = (PathBuf::from(&*first), path.to_owned(), stored.name.clone());
                 return Err(ImportError::RepeatedTensor { first, second, tensor });
             }
             let (module, field) = stored.name.rsplit_once('.').unwrap_or(("", &stored.name));
@@ -192,7 +223,8 @@ impl Checkpoint {
                 dtype: stored.dtype.clone(),
                 shape: stored.shape.iter().map(|extent| *extent as u64).collect(),
             };
-            self.modules.entry(module.to_owned()).or_default().insert(field.to_owned(), tensor);
+            // Sorted when every file is read.
+            self.modules.entry(module.to_owned()).or_default().0.push((field.to_owned(), tensor));
         }
         self.metadata.extend(file.metadata().iter().map(|(key, value)| (key.clone(), value.clone())));
         Ok(file)

@@ -6,7 +6,7 @@ use fourfold_executor::{AxisSlice, TensorReference};
 use fourfold_ir::ElementType;
 use fourfold_ir::numeric::{bf16_bits_to_f32, f16_bits_to_f32};
 
-use crate::checkpoint::{Tensor, extents_text};
+use crate::checkpoint::{Tensor, Tensors, extents_text};
 use crate::imported::LeftOutCode;
 use crate::linear::{Convention, Scalar, Stored};
 
@@ -30,8 +30,8 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(module: &'a str, tensors: &'a BTreeMap<String, Tensor>) -> Fields<'a> {
-        Fields { module, left: tensors.iter().map(|(field, tensor)| (field.as_str(), tensor)).collect() }
+    pub(crate) fn new(module: &'a str, tensors: &'a Tensors) -> Fields<'a> {
+        Fields { module, left: tensors.iter().collect() }
     }
 
     /// The path of the module.

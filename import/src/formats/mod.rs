@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use self::compressed_tensors::CompressedTensors;
 use self::modelopt::ModelOpt;
-use crate::checkpoint::{Checkpoint, Tensor};
+use crate::checkpoint::{Checkpoint, Tensor, Tensors};
 use crate::fields::{Fields, Refusal, arithmetic, named_type};
 use crate::imported::{LeftOut, LeftOutCode};
 use crate::linear::Linear;
@@ -153,11 +153,13 @@ fn unknown(fields: &Fields<'_>) -> Refusal {
 }
 
 /// The names of the projections that a module stacks for all experts.
-fn stacked(producer: &Producer<'_>, tensors: &BTreeMap<String, Tensor>) -> Option<Vec<String>> {
+fn stacked(producer: &Producer<'_>, tensors: &Tensors) -> Option<Vec<String>> {
     let names: Vec<String> = tensors
         .iter()
         .filter_map(|(field, tensor)| match producer {
-            Producer::ModelOpt(_) => (tensor.dtype == "U8" && tensor.shape.len() == 3).then(|| field.clone()),
+            Producer::ModelOpt(_) => {
+                (tensor.dtype == "U8" && tensor.shape.len() == 3).then(|| field.to_owned())
+            }
             _ => field.strip_suffix(GPT_OSS_BLOCKS).map(str::to_owned),
         })
         .collect();
@@ -184,10 +186,10 @@ fn read_stacked(producer: &Producer<'_>, mut fields: Fields<'_>, names: &[String
 }
 
 /// Returns true if a module has a tensor that only quantized modules have.
-fn is_quantized(tensors: &BTreeMap<String, Tensor>) -> bool {
+fn is_quantized(tensors: &Tensors) -> bool {
     tensors.iter().any(|(field, tensor)| {
-        let is_kv = KV_SCALES.contains(&field.as_str());
-        let is_named = ["weight_scale", "weight_packed", "_weight_qdata"].contains(&field.as_str());
+        let is_kv = KV_SCALES.contains(&field);
+        let is_named = ["weight_scale", "weight_packed", "_weight_qdata"].contains(&field);
         !is_kv && (is_named || arithmetic(&tensor.dtype).is_none() && tensor.shape.len() > 1)
     })
 }
@@ -220,12 +222,9 @@ fn tensor_below<'a>(checkpoint: &'a Checkpoint, module: &str) -> Option<&'a str>
 }
 
 /// Leaves out a module whose tensors are not quantized.
-fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &BTreeMap<String, Tensor>) {
-    let others: Vec<&Tensor> = tensors
-        .iter()
-        .filter(|(field, _)| !KV_SCALES.contains(&field.as_str()))
-        .map(|(_, tensor)| tensor)
-        .collect();
+fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &Tensors) {
+    let others: Vec<&Tensor> =
+        tensors.iter().filter(|(field, _)| !KV_SCALES.contains(&field)).map(|(_, tensor)| tensor).collect();
     let (Some(first), weight) = (others.first(), tensors.get("weight")) else { return };
     let last = module.rsplit('.').next().unwrap_or(module);
     match weight {
@@ -238,11 +237,11 @@ fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &BTreeMap<Strin
             reading.leave_out(module, LeftOutCode::NotQuantized, message);
         }
         None => {
-            let more = match others.len() - 1 {
-                0 => String::new(),
-                more => format!(" and {more} more tensors"),
+            let belong = match others.len() - 1 {
+                0 => "belongs".to_owned(),
+                more => format!("and {more} more belong"),
             };
-            let message = format!("`{}` ({}){more}, of no linear", first.name, first.form());
+            let message = format!("`{}` ({}) {belong} to no linear", first.name, first.form());
             let name = if module.is_empty() { &first.name } else { module };
             reading.leave_out(name, LeftOutCode::UnusedTensor, message);
         }
@@ -317,7 +316,7 @@ pub(crate) fn model_type(checkpoint: &Checkpoint) -> ElementType {
         return stated;
     }
     let mut counts: BTreeMap<ElementType, usize> = BTreeMap::new();
-    for tensor in checkpoint.modules.values().flat_map(BTreeMap::values) {
+    for tensor in checkpoint.modules.values().flat_map(|tensors| tensors.values()) {
         // Scales of whole tensors are f32 in every model.
         if let Some(element) = arithmetic(&tensor.dtype).filter(|_| tensor.shape.iter().any(|dim| *dim > 1)) {
             *counts.entry(element).or_default() += 1;
