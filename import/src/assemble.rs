@@ -8,6 +8,7 @@ use crate::error::ImportError;
 use crate::formats::{self, Reading};
 use crate::groups::{self, Group};
 use crate::imported::{Import, ImportedProgram, LeftOut, LeftOutCode};
+use crate::layers;
 use crate::options::ImportOptions;
 use crate::program::{self, Activations};
 use crate::write::word;
@@ -39,7 +40,7 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
     };
     let by_name = reading.linears.iter().map(|linear| (linear.name.as_str(), linear)).collect();
     let (groups, no_groups) = groups::find(&by_name, checkpoint);
-    let (blocks, no_blocks) = blocks::find(&by_name, checkpoint);
+    let (blocks, no_blocks) = layers::find(&by_name, checkpoint);
     let not_built = no_groups.into_iter().chain(no_blocks).collect::<Vec<_>>();
     let linears = reading.linears.iter().map(|linear| linear.name.as_str());
     let linears = linears.chain(blocks.iter().map(|block| block.name.as_str()));

@@ -28,11 +28,13 @@ pub(crate) fn check<'a>(
         if linears.clone().any(|linear| linear.name == name) {
             continue;
         }
+        let is_other =
+            |other: &String, field: &str| other.rsplit_once('.').is_some_and(|path| path == (name, field));
         let is_used = |field: &str| {
             KV_SCALES.contains(&field)
                 // Derived from the configuration; the embedding is an input.
-                || field == "inv_freq"
-                || others.iter().any(|other| other.strip_suffix(field).and_then(|it| it.strip_suffix('.')) == Some(name))
+                || field == "inv_freq" && name.ends_with(".rotary_emb")
+                || others.iter().any(|other| is_other(other, field))
         };
         if let Some(field) = tensors.iter().map(|(field, _)| field).find(|field| !is_used(field)) {
             let path = format!("{name}.{field}");

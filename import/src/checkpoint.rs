@@ -39,8 +39,8 @@ pub(crate) struct Checkpoint {
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// The tensors of a module, by the last part of their names. A header may have a module per tensor, and a map would take
-/// ten times as much memory.
+/// The tensors of a module, by the last part of their names. A header may have a module per tensor, and a map would
+/// take ten times as much memory.
 #[derive(Debug, Default)]
 pub(crate) struct Tensors(Vec<(String, Tensor)>);
 

@@ -20,6 +20,7 @@ mod gguf;
 mod groups;
 mod imported;
 mod json;
+mod layers;
 mod linear;
 mod onnx;
 mod options;

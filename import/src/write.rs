@@ -26,8 +26,8 @@ pub struct WrittenProgram {
 /// Writes every program of an import to `folder`, as NAME.fir, and values that no file of the model holds to
 /// NAME.safetensors. Creates the folder if it is missing. A file or link that exists is replaced.
 ///
-/// A name that is too long for a file is shortened. Such a name, and one that differs from another in case only, ends in
-/// a hash.
+/// A name that is too long for a file is shortened. Such a name, and one that differs from another in case only, ends
+/// in a hash.
 ///
 /// # Errors
 /// When the folder cannot be created, or a file cannot be written.

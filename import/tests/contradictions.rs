@@ -216,7 +216,8 @@ fn a_stored_scale_of_activations_is_not_one_of_each_call() {
         ("a._weight_act_per_tensor_scale", "F32", &[]),
     ];
     let header = |is_dynamic: bool| {
-        let tensor = json!({"_type": "NVFP4Tensor", "_data": {"block_size": 16, "act_quant_kwargs": kwargs(is_dynamic)}});
+        let data = json!({"block_size": 16, "act_quant_kwargs": kwargs(is_dynamic)});
+        let tensor = json!({"_type": "NVFP4Tensor", "_data": data});
         json!({"a.weight": tensor.to_string()}).to_string()
     };
     let config = br#"{"quantization_config":{"quant_method":"torchao"}}"#;
