@@ -153,7 +153,7 @@ impl Checkpoint {
     fn configured(folder: &Path) -> Result<Checkpoint, ImportError> {
         let read = |name: &str| {
             let path = folder.join(name);
-            if is_present(&path)? { json::object(&path, CONFIG_LIMIT) } else { Ok(Value::Null) }
+            if is_present(&path)? { json::configuration(&path, CONFIG_LIMIT) } else { Ok(Value::Null) }
         };
         Ok(Checkpoint {
             config: read("config.json")?,

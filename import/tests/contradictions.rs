@@ -314,6 +314,9 @@ fn a_configuration_has_a_limit() {
     let error = import_files(&[("config.json", large.as_bytes()), ("model.safetensors", &data)]);
     let error = error.expect_err("it is above the limit").to_string();
     assert!(error.contains("config.json") && error.contains("4194304"), "{error}");
+    let many = format!("{{\"a\":[{}1]}}", r#"{"":1},"#.repeat(200_000));
+    let error = import_files(&[("config.json", many.as_bytes()), ("model.safetensors", &data)]);
+    assert!(error.expect_err("it has too many objects").to_string().contains("objects"));
     let deep = format!("{{\"a\":{}1{}}}", "[".repeat(200), "]".repeat(200));
     let error = import_files(&[("config.json", deep.as_bytes()), ("model.safetensors", &data)]);
     assert!(error.expect_err("it is too deep").to_string().contains("config.json"));

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use self::compressed_tensors::CompressedTensors;
 use self::modelopt::ModelOpt;
+use self::patterns::Patterns;
 use crate::checkpoint::{Checkpoint, Tensor, Tensors};
 use crate::fields::{Fields, Refusal, arithmetic, named_type};
 use crate::imported::{LeftOut, LeftOutCode};
@@ -32,9 +33,11 @@ enum Producer<'a> {
     ModelOpt(ModelOpt<'a>),
     CompressedTensors(CompressedTensors<'a>),
     TorchAo,
-    Quark,
+    /// With the modules that are not quantized.
+    Quark(Patterns<'a>),
     Mlx,
-    Comfy,
+    /// With the description in the header.
+    Comfy(Result<Value, Refusal>),
     GptOss,
     /// The signs of two producers, in words.
     Contradictory(String),
@@ -116,9 +119,9 @@ fn read_linear(
         Producer::ModelOpt(modelopt) => modelopt.read(fields),
         Producer::CompressedTensors(compressed) => compressed.read(fields),
         Producer::TorchAo => torchao::read(&checkpoint.metadata, fields),
-        Producer::Quark => others::quark(checkpoint, fields),
+        Producer::Quark(excluded) => others::quark(checkpoint, excluded, fields),
         Producer::Mlx => others::mlx(checkpoint, fields),
-        Producer::Comfy => others::comfy(checkpoint, fields),
+        Producer::Comfy(description) => others::comfy(description, fields),
         Producer::GptOss => {
             let message = format!("`{}` has no `_blocks` and `_scales`", fields.module());
             Err(Refusal::new(LeftOutCode::UnknownFormat, message))
@@ -224,7 +227,7 @@ fn tensor_below<'a>(checkpoint: &'a Checkpoint, module: &str) -> Option<&'a str>
 /// Leaves out a module whose tensors are not quantized.
 fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &Tensors) {
     let others: Vec<&Tensor> =
-        tensors.iter().filter(|(field, _)| !KV_SCALES.contains(&field)).map(|(_, tensor)| tensor).collect();
+        tensors.iter().filter(|(field, _)| !KV_SCALES.contains(field)).map(|(_, tensor)| tensor).collect();
     let (Some(first), weight) = (others.first(), tensors.get("weight")) else { return };
     let last = module.rsplit('.').next().unwrap_or(module);
     match weight {
@@ -291,10 +294,10 @@ fn producer(checkpoint: &Checkpoint) -> Producer<'_> {
             Producer::CompressedTensors(CompressedTensors::new(checkpoint))
         }
         "torchao" => Producer::TorchAo,
-        "quark" => Producer::Quark,
+        "quark" => Producer::Quark(Patterns::new([&places[0]["exclude"]])),
         "mxfp4" => Producer::GptOss,
         "mlx" => Producer::Mlx,
-        "comfy-kitchen" => Producer::Comfy,
+        "comfy-kitchen" => Producer::Comfy(others::comfy_description(checkpoint)),
         other => Producer::Unsupported(other.to_owned()),
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::patterns::Patterns;
 use super::weights::{
-    BlockScales, block_scaled, blocks_of, contradiction, fp4_extents, is_filled, unsupported,
+    BlockScales, block_scaled, blocks_of, contradiction, fp4_extents, header_json, is_filled, unsupported,
 };
 use crate::checkpoint::Checkpoint;
 use crate::fields::{
@@ -66,13 +66,17 @@ fn differs_from_mxfp4(spec: &Value, is_dynamic: bool) -> Option<String> {
 }
 
 /// Reads a linear of AMD Quark: `weight` and E8M0 scales in `weight_scale`.
-pub(super) fn quark(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
+pub(super) fn quark(
+    checkpoint: &Checkpoint,
+    excluded: &Patterns<'_>,
+    mut fields: Fields<'_>,
+) -> Result<Linear, Refusal> {
     let module = fields.module();
     let config = &checkpoint.config["quantization_config"];
     if let Some(reason) = quark_refusal(config) {
         return Err(unsupported(reason));
     }
-    if Patterns::new([&config["exclude"]]).of(module).is_some() {
+    if excluded.of(module).is_some() {
         let message = format!("the configuration excludes `{module}`, but its weight is quantized");
         return Err(contradiction(message));
     }
@@ -133,12 +137,16 @@ pub(super) fn mlx(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Lin
 /// The key of comfy-kitchen's description in the header.
 pub(super) const COMFY_KEY: &str = "_quantization_metadata";
 
-/// Reads a linear of comfy-kitchen: ModelOpt's names, but the high nibble first and blocked scales.
-pub(super) fn comfy(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
-    let module = fields.module();
+/// The description of comfy-kitchen in the header, or the reason that it cannot be read.
+pub(super) fn comfy_description(checkpoint: &Checkpoint) -> Result<Value, Refusal> {
     let text = checkpoint.metadata.get(COMFY_KEY).map_or("", String::as_str);
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| contradiction(format!("`{COMFY_KEY}` of the header is not JSON: {error}")))?;
+    header_json(text, &format!("`{COMFY_KEY}` of the header"))
+}
+
+/// Reads a linear of comfy-kitchen: ModelOpt's names, but the high nibble first and blocked scales.
+pub(super) fn comfy(description: &Result<Value, Refusal>, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
+    let module = fields.module();
+    let value = description.as_ref().map_err(Refusal::clone)?;
     match value["layers"][module]["format"].as_str() {
         Some("nvfp4") => {}
         Some(other) => return Err(unsupported(format!("`{module}` in the format `{other}`"))),

@@ -101,6 +101,18 @@ fn require_blocked(scales: &Tensor, n: u64, blocks: u64) -> Result<(), Refusal> 
     Err(wrong_shape(scales, &reason))
 }
 
+/// The maximum size of JSON in the header of a file in bytes, which is that of a configuration file.
+const JSON_LIMIT: usize = 4 << 20;
+
+/// Parses JSON in the header of a file. `what` names it.
+pub(super) fn header_json(text: &str, what: &str) -> Result<Value, Refusal> {
+    if text.len() > JSON_LIMIT {
+        let message = format!("{what} has more than {JSON_LIMIT} bytes, the limit");
+        return Err(Refusal::new(LeftOutCode::UnsupportedFormat, message));
+    }
+    serde_json::from_str(text).map_err(|error| contradiction(format!("{what} is not JSON: {error}")))
+}
+
 /// Returns true if a value of a configuration states something.
 pub(super) fn is_filled(value: &Value) -> bool {
     match value {
