@@ -228,6 +228,8 @@ impl Error {
             Error::Data(error) | Error::Bundle(BundleError::Folder(SealedError::Data(error))) => {
                 fault_of_data(error)
             }
+            // The limit of a configuration is far above those of real models.
+            Error::Import(ImportError::File(FileError::TooLong { .. })) => Fault::InvalidInput,
             Error::Import(ImportError::File(error)) => fault_of_file(error),
             Error::Import(ImportError::Data(error)) => fault_of_data(error),
             Error::NotKept(_) | Error::Import(ImportError::InvalidProgram { .. }) => Fault::Bug,

@@ -1,5 +1,6 @@
 //! Imports a model: writes its programs, and plans each of them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -94,18 +95,17 @@ pub fn import(
         ok: !programs.is_empty(),
         target: backend.capabilities().target.clone(),
         programs,
-        left_out: left_out(&import),
+        left_out: left_out(import),
         other_files,
     })
 }
 
-fn left_out(import: &Import) -> Vec<LeftOutReport> {
-    let report = |left: &fourfold_import::LeftOut| LeftOutReport {
-        name: left.name.clone(),
-        code: left.code.name(),
-        message: left.message.clone(),
+fn left_out(import: Import) -> Vec<LeftOutReport> {
+    let report = |left: fourfold_import::LeftOut| {
+        let fourfold_import::LeftOut { name, code, message } = left;
+        LeftOutReport { name, code: code.name(), message }
     };
-    import.left_out.iter().map(report).collect()
+    import.left_out.into_iter().map(report).collect()
 }
 
 /// Plans programs. Layers of a model repeat, so programs that differ in their names only are planned once.
@@ -145,6 +145,18 @@ impl ImportedReport {
     }
 }
 
+/// A name of a model on one line: control characters are escaped.
+fn in_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() { line.extend(letter.escape_default()) } else { line.push(letter) }
+    }
+    Cow::Owned(line)
+}
+
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for program in &self.programs {
@@ -153,10 +165,11 @@ impl fmt::Display for ImportReport {
                 1 => "1 kernel".to_owned(),
                 count => format!("{count} kernels"),
             };
-            writeln!(f, "{} {}: {kernels}, {}", program.kind, program.name, program.file.display())?;
+            let file = program.file.to_string_lossy();
+            writeln!(f, "{} {}: {kernels}, {}", program.kind, in_line(&program.name), in_line(&file))?;
         }
         for left in &self.left_out {
-            writeln!(f, "left out {}: {} ({})", left.name, left.message, left.code)?;
+            writeln!(f, "left out {}: {} ({})", in_line(&left.name), in_line(&left.message), left.code)?;
         }
         let kernels: usize = self.programs.iter().map(|program| program.kernels).sum();
         let (programs, left) = (self.programs.len(), self.left_out.len());

@@ -19,10 +19,10 @@ use rustix::fs::OFlags;
 use serde::Serializer;
 
 pub use self::append::AppendFile;
-pub use self::folders::{create_folder, files_in, path_from};
+pub use self::folders::{create_folder, files_in, is_present, path_from};
 pub use self::range::RangeHash;
 pub use self::regular::RegularFile;
-pub use self::write::{create_file, write_file, write_generated_file};
+pub use self::write::{create_file, remove_link, write_file, write_generated_file};
 
 /// The maximum size of programs, manifests, tables and problem lists, in bytes.
 pub const TEXT_LIMIT: u64 = 64 << 20;

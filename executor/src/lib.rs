@@ -102,8 +102,8 @@ pub use device::{Device, DeviceError, Gpu, discover};
 pub use fault::BuildFault;
 pub use files::{
     AppendFile, FileError, RECORDS_LIMIT, RangeHash, RegularFile, TEXT_LIMIT, create_file, create_folder,
-    files_below, files_in, io_error, is_standard_stream, path_from, read_input, read_text, serialize_path,
-    write_file, write_generated_file,
+    files_below, files_in, io_error, is_present, is_standard_stream, path_from, read_input, read_text,
+    remove_link, serialize_path, write_file, write_generated_file,
 };
 pub use host::{driver_release, host_name};
 pub use kernel::{Kernel, LoadError};

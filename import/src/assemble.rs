@@ -1,6 +1,6 @@
 //! Assembles the programs of a checkpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::blocks;
 use crate::checkpoint::Checkpoint;
@@ -8,12 +8,10 @@ use crate::error::ImportError;
 use crate::formats::{self, Reading};
 use crate::groups::{self, Group};
 use crate::imported::{Import, ImportedProgram, LeftOut, LeftOutCode};
+use crate::layers;
 use crate::options::ImportOptions;
 use crate::program::{self, Activations};
-use crate::write::file_name;
-
-/// The longest file name of common file systems, in bytes.
-const LONGEST_FILE_NAME: usize = 255;
+use crate::write::word;
 
 /// Builds the program of every selected linear.
 ///
@@ -41,22 +39,47 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
         output: options.output_type.unwrap_or(model),
     };
     let by_name = reading.linears.iter().map(|linear| (linear.name.as_str(), linear)).collect();
-    let groups = groups::find(&by_name, &checkpoint.config);
-    let blocks = blocks::find(&by_name, checkpoint);
+    let (groups, no_groups) = groups::find(&by_name, checkpoint);
+    let (blocks, no_blocks) = layers::find(&by_name, checkpoint);
+    let not_built = no_groups.into_iter().chain(no_blocks).collect::<Vec<_>>();
     let linears = reading.linears.iter().map(|linear| linear.name.as_str());
     let linears = linears.chain(blocks.iter().map(|block| block.name.as_str()));
-    let others = reading.left_out.iter().map(|left| left.name.as_str());
+    let others = reading.left_out.iter().chain(&not_built).map(|left| left.name.as_str());
     check_selection(options, linears.chain(groups.iter().map(Group::name)).chain(others))?;
     let mut assembly = Assembly::of(&reading, types, options)?;
+    let mut norms = BTreeSet::new();
     for group in groups.iter().filter(|group| options.selects(group.name())) {
         assembly.add(groups::program(group, types, options)?);
     }
     for block in blocks.iter().filter(|block| options.selects(&block.name)) {
         assembly.add(blocks::program(block, types, options)?);
-        // The block has them.
-        assembly.import.left_out.retain(|left| !block.norm_modules.contains(&left.name));
+        norms.extend(block.norm_modules.iter().map(String::as_str));
     }
+    // The blocks have them.
+    assembly.import.left_out.retain(|left| !norms.contains(left.name.as_str()));
+    let not_built = not_built.into_iter().filter(|left| options.selects(&left.name));
+    assembly.import.left_out.extend(joined(not_built));
     Ok(assembly.import)
+}
+
+/// Joins entries with one reason, since the layers of a model mostly have the same.
+fn joined(left_out: impl Iterator<Item = LeftOut>) -> Vec<LeftOut> {
+    let mut joined: Vec<LeftOut> = Vec::new();
+    let mut places: BTreeMap<(LeftOutCode, String), (usize, usize, String)> = BTreeMap::new();
+    for left in left_out {
+        let key = (left.code, left.message.clone());
+        if let Some((_, count, last)) = places.get_mut(&key) {
+            *count += 1;
+            *last = left.name;
+        } else {
+            places.insert(key, (joined.len(), 0, String::new()));
+            joined.push(left);
+        }
+    }
+    for (at, count, last) in places.into_values().filter(|(_, count, _)| *count > 0) {
+        joined[at].message.push_str(&format!("; the same for {count} more, up to `{last}`"));
+    }
+    joined
 }
 
 /// Fails if the pattern selects no name.
@@ -96,12 +119,9 @@ impl Assembly {
 
     /// Adds a program, unless its file would be that of another one.
     fn add(&mut self, program: ImportedProgram) {
-        let file = file_name(&program.name);
-        if file.len() > LONGEST_FILE_NAME {
-            let message = format!("its file name would have {} bytes, above {LONGEST_FILE_NAME}", file.len());
-            self.leave_out(program.name, LeftOutCode::NameCollision, message);
-        } else if let Some(other) = self.files.get(&file) {
-            let message = format!("its file `{file}` is that of `{other}`");
+        let file = word(&program.name);
+        if let Some(other) = self.files.get(&file) {
+            let message = format!("its file `{file}.fir` is that of `{other}`");
             self.leave_out(program.name, LeftOutCode::NameCollision, message);
         } else {
             self.files.insert(file, program.name.clone());

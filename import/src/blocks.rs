@@ -1,17 +1,14 @@
-//! Whole blocks of known architectures: BERT-like encoders, Llama and Qwen3.
+//! Whole blocks of known architectures: BERT-like encoders, Llama, Mistral, Qwen2 and Qwen3.
 //!
 //! A block takes `%x` `[M, H]`, the M positions of one sequence, and `%mask` `[M, M]`, which is added to the scores of
-//! attention. Llama and Qwen3 also take `%cos` and `%sin` `[M, D]`, the rotary embedding of each position. Between the
-//! quantizations, everything is f32.
+//! attention. All but BERT-like encoders also take `%cos` and `%sin` `[M, D]`, the rotary embedding of each position.
+//! Between the quantizations, everything is f32.
 
 use fourfold_ir::{
     BinaryKind, ConstantValue, Dim, ElementType, OpKind, ReduceKind, SliceRange, TensorType, UnaryKind, Value,
 };
 
-use crate::checkpoint::Checkpoint;
 use crate::error::ImportError;
-use crate::fields::stored;
-use crate::groups::{ByName, function_of};
 use crate::imported::{ImportedProgram, ProgramKind};
 use crate::linear::{Linear, Stored};
 use crate::options::ImportOptions;
@@ -24,118 +21,39 @@ pub(crate) struct Block<'a> {
     /// The path of the layer.
     pub(crate) name: String,
     /// q, k, v and the output of attention.
-    attention: [&'a Linear; 4],
-    heads: u64,
+    pub(crate) attention: [&'a Linear; 4],
+    pub(crate) heads: u64,
     /// The heads of k and v, which divide those of q.
-    kv_heads: u64,
-    head_dim: u64,
-    gate: Option<&'a Linear>,
-    up: &'a Linear,
-    down: &'a Linear,
-    function: UnaryKind,
-    eps: f64,
-    norms: Norms,
+    pub(crate) kv_heads: u64,
+    pub(crate) head_dim: u64,
+    pub(crate) gate: Option<&'a Linear>,
+    pub(crate) up: &'a Linear,
+    pub(crate) down: &'a Linear,
+    pub(crate) function: UnaryKind,
+    pub(crate) eps: f64,
+    pub(crate) norms: Norms,
     /// The paths of the norms.
     pub(crate) norm_modules: Vec<String>,
+    /// True if the model quantizes the key-value cache, which the program does not have.
+    pub(crate) quantizes_cache: bool,
 }
 
 /// The norms of a block.
-enum Norms {
+pub(crate) enum Norms {
     /// Layer norms, weight and bias, after attention and after the feed-forward block.
     After([[Stored; 2]; 2]),
     /// Root-mean-square norms before attention and before the feed-forward block; those of q and k per head.
     Before { norms: [Stored; 2], heads: Option<[Stored; 2]> },
 }
 
-/// Finds the blocks of a model whose architecture is known and whose linears are all quantized.
-pub(crate) fn find<'a>(linears: &ByName<'a>, checkpoint: &Checkpoint) -> Vec<Block<'a>> {
-    let of = |name: &&'a str| match checkpoint.config["model_type"].as_str() {
-        Some("bert" | "roberta" | "xlm-roberta") => {
-            bert(linears, checkpoint, name.strip_suffix(".attention.self.query")?)
-        }
-        Some("llama" | "qwen3") => llama(linears, checkpoint, name.strip_suffix(".self_attn.q_proj")?),
-        _ => None,
-    };
-    linears.keys().filter_map(of).collect()
-}
-
-/// A tensor of an arithmetic type and this shape.
-fn plain(checkpoint: &Checkpoint, module: &str, field: &str, shape: &[u64]) -> Option<Stored> {
-    stored(checkpoint.modules.get(module)?.get(field)?, shape).ok()
-}
-
-fn bert<'a>(linears: &ByName<'a>, checkpoint: &Checkpoint, layer: &str) -> Option<Block<'a>> {
-    let config = &checkpoint.config;
-    let of = |name: &str| linears.get(&*format!("{layer}.{name}")).copied();
-    let attention = [
-        of("attention.self.query")?,
-        of("attention.self.key")?,
-        of("attention.self.value")?,
-        of("attention.output.dense")?,
-    ];
-    let hidden = attention[0].k;
-    let heads = config["num_attention_heads"].as_u64().filter(|heads| *heads > 0)?;
-    let norm = |name: &str| {
-        let part = |field| plain(checkpoint, &format!("{layer}.{name}.LayerNorm"), field, &[hidden]);
-        Some([part("weight")?, part("bias")?])
-    };
-    let block = Block {
-        name: layer.to_owned(),
-        attention,
-        heads,
-        kv_heads: heads,
-        head_dim: attention[0].n / heads,
-        gate: None,
-        up: of("intermediate.dense")?,
-        down: of("output.dense")?,
-        function: function_of(config)?,
-        eps: config["layer_norm_eps"].as_f64()?,
-        norms: Norms::After([norm("attention.output")?, norm("output")?]),
-        norm_modules: ["attention.output", "output"].map(|name| format!("{layer}.{name}.LayerNorm")).to_vec(),
-    };
-    block.fits(hidden).then_some(block)
-}
-
-fn llama<'a>(linears: &ByName<'a>, checkpoint: &Checkpoint, layer: &str) -> Option<Block<'a>> {
-    let config = &checkpoint.config;
-    let of = |name: &str| linears.get(&*format!("{layer}.{name}")).copied();
-    let attention =
-        [of("self_attn.q_proj")?, of("self_attn.k_proj")?, of("self_attn.v_proj")?, of("self_attn.o_proj")?];
-    let hidden = attention[0].k;
-    let positive = |key: &str| config[key].as_u64().filter(|count| *count > 0);
-    let heads = positive("num_attention_heads")?;
-    let head_dim = positive("head_dim").unwrap_or(attention[0].n / heads);
-    let norm = |name: &str, extent| plain(checkpoint, &format!("{layer}.{name}"), "weight", &[extent]);
-    let of_heads = norm("self_attn.q_norm", head_dim).zip(norm("self_attn.k_norm", head_dim));
-    let has_norms = config["model_type"] == "qwen3";
-    if has_norms != of_heads.is_some() {
-        return None;
+impl<'a> Block<'a> {
+    /// The linears: q, k, v, o, then those of the feed-forward block.
+    pub(crate) fn linears(&self) -> Vec<&'a Linear> {
+        self.attention.into_iter().chain(self.gate).chain([self.up, self.down]).collect()
     }
-    let block = Block {
-        name: layer.to_owned(),
-        attention,
-        heads,
-        kv_heads: positive("num_key_value_heads").unwrap_or(heads),
-        head_dim,
-        gate: Some(of("mlp.gate_proj")?),
-        up: of("mlp.up_proj")?,
-        down: of("mlp.down_proj")?,
-        function: function_of(config)?,
-        eps: config["rms_norm_eps"].as_f64()?,
-        norms: Norms::Before {
-            norms: [norm("input_layernorm", hidden)?, norm("post_attention_layernorm", hidden)?],
-            heads: of_heads.map(|(q, k)| [q, k]),
-        },
-        norm_modules: ["input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"]
-            .map(|name| format!("{layer}.{name}"))
-            .to_vec(),
-    };
-    block.fits(hidden).then_some(block)
-}
 
-impl Block<'_> {
     /// Returns true if the extents of the linears agree with the configuration.
-    fn fits(&self, hidden: u64) -> bool {
+    pub(crate) fn fits(&self, hidden: u64) -> bool {
         let [q, k, v, o] = self.attention;
         let is_sized = |linear: &Linear, heads: u64| heads.checked_mul(self.head_dim) == Some(linear.n);
         let is_rotated = matches!(self.norms, Norms::Before { .. });
@@ -148,8 +66,6 @@ impl Block<'_> {
             && (o.k, o.n) == (q.n, hidden)
             && self.gate.is_none_or(|gate| (gate.n, gate.k) == (self.up.n, hidden))
             && (self.down.k, self.down.n) == (self.up.n, hidden)
-            && self.eps.is_finite()
-            && self.eps >= 0.0
     }
 }
 
@@ -196,6 +112,9 @@ pub(crate) fn program(
     // A convert to f32 names the result, too.
     let y = draft.builder.convert("y", y, types.output);
     draft.note(&["%mask is added to the scores of attention: 0 to attend, -inf not to.".to_owned()]);
+    if block.quantizes_cache {
+        draft.note(&["The model quantizes its key-value cache; this program does not.".to_owned()]);
+    }
     draft.finish(&block.name, ProgramKind::Block, &[y])
 }
 

@@ -4,10 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use fourfold_executor::{SafetensorsFile, StoredTensor, TensorReference, files_in, read_text};
+use fourfold_executor::{SafetensorsFile, StoredTensor, TensorReference, files_in, is_present};
 use serde_json::Value;
 
 use crate::error::ImportError;
+use crate::imported::{LeftOut, LeftOutCode};
+use crate::json;
+use crate::shards::Index;
+
+/// The maximum size of a configuration file in bytes. The JSON parser limits its depth to 128.
+const CONFIG_LIMIT: u64 = 4 << 20;
+/// The maximum number of extents that a message shows.
+const SHOWN_EXTENTS: usize = 8;
 
 /// The name ending of an index, which assigns tensors to shards.
 const INDEX: &str = ".safetensors.index.json";
@@ -18,7 +26,7 @@ const MODEL: &str = "model.safetensors";
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoint {
     /// The tensors by module, and by the last part of their names.
-    pub(crate) modules: BTreeMap<String, BTreeMap<String, Tensor>>,
+    pub(crate) modules: BTreeMap<String, Tensors>,
     /// The maps `__metadata__` of the headers, joined.
     pub(crate) metadata: BTreeMap<String, String>,
     /// config.json; null if it is missing.
@@ -27,6 +35,28 @@ pub(crate) struct Checkpoint {
     pub(crate) hf_quant_config: Value,
     /// quantization_config.json; null if it is missing.
     pub(crate) quantization_config: Value,
+    /// Files and tensors that are not read.
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// The tensors of a module, by the last part of their names. A header may have a module per tensor, and a map would
+/// take ten times as much memory.
+#[derive(Debug, Default)]
+pub(crate) struct Tensors(Vec<(String, Tensor)>);
+
+impl Tensors {
+    pub(crate) fn get(&self, field: &str) -> Option<&Tensor> {
+        let at = self.0.binary_search_by(|(name, _)| name.as_str().cmp(field)).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> + Clone {
+        self.0.iter().map(|(field, tensor)| (field.as_str(), tensor))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Tensor> {
+        self.0.iter().map(|(_, tensor)| tensor)
+    }
 }
 
 /// A tensor of a checkpoint.
@@ -52,7 +82,18 @@ impl Tensor {
 
     /// The dtype and the shape, for messages.
     pub(crate) fn form(&self) -> String {
-        format!("{} {:?}", self.dtype, self.shape)
+        format!("{} {}", self.dtype, extents_text(&self.shape))
+    }
+}
+
+/// A shape for messages, shortened if it has many extents.
+pub(crate) fn extents_text(shape: &[u64]) -> String {
+    match shape.get(..SHOWN_EXTENTS) {
+        Some(first) if shape.len() > SHOWN_EXTENTS => {
+            let first = format!("{first:?}");
+            format!("{}, … {} extents]", first.trim_end_matches(']'), shape.len())
+        }
+        _ => format!("{shape:?}"),
     }
 }
 
@@ -70,13 +111,22 @@ impl Checkpoint {
             .collect();
         let preferred = folder.join(format!("{}{INDEX}", MODEL.trim_end_matches(".safetensors")));
         let index = indices.iter().find(|path| **path == preferred).or_else(|| indices.first());
-        if let Some(index) = index {
-            checkpoint.add_shards(folder, index)?;
-            return Ok(Some(checkpoint));
-        }
         let files = files_in(folder, "safetensors")?;
         let model = folder.join(MODEL);
-        let (files, is_named) = if files.contains(&model) { (vec![model], true) } else { (files, false) };
+        let is_named = files.contains(&model);
+        if let Some(path) = index {
+            let index = Index::read(path)?;
+            if !is_named || index.shards.keys().all(|shard| shard == MODEL) {
+                checkpoint.add_shards(folder, path, &index)?;
+                checkpoint.sort();
+                return Ok(Some(checkpoint));
+            }
+            // As in Hugging Face's loader.
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let message = format!("`{MODEL}` is read in place of the shards that it lists");
+            checkpoint.leave_out(&name, LeftOutCode::UnusedFile, message);
+        }
+        let files = if is_named { vec![model] } else { files };
         if files.is_empty() || !(any || is_named) {
             return Ok(None);
         }
@@ -84,6 +134,7 @@ impl Checkpoint {
         for file in &files {
             checkpoint.add_file(file, None, &mut owners)?;
         }
+        checkpoint.sort();
         Ok(Some(checkpoint))
     }
 
@@ -95,13 +146,14 @@ impl Checkpoint {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut checkpoint = Checkpoint::configured(folder.unwrap_or(Path::new(".")))?;
         checkpoint.add_file(file, None, &mut BTreeMap::new())?;
+        checkpoint.sort();
         Ok(checkpoint)
     }
 
     fn configured(folder: &Path) -> Result<Checkpoint, ImportError> {
         let read = |name: &str| {
             let path = folder.join(name);
-            if path.exists() { object(&path) } else { Ok(Value::Null) }
+            if is_present(&path)? { json::configuration(&path, CONFIG_LIMIT) } else { Ok(Value::Null) }
         };
         Ok(Checkpoint {
             config: read("config.json")?,
@@ -111,29 +163,34 @@ impl Checkpoint {
         })
     }
 
-    /// Adds the shards of an index.
-    fn add_shards(&mut self, folder: &Path, index: &Path) -> Result<(), ImportError> {
-        let content = object(index)?;
-        let malformed = |reason: String| ImportError::Malformed { path: index.to_owned(), reason };
-        let map = content.get("weight_map").and_then(Value::as_object);
-        let map = map.ok_or_else(|| malformed("it has no object `weight_map`".to_owned()))?;
-        let mut shards: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for (tensor, shard) in map {
-            let Some(shard) = shard.as_str() else {
-                return Err(malformed(format!("the shard of `{tensor}` is {shard}, not a file name")));
-            };
-            if !is_file_name(shard) {
-                let (path, tensor, shard) = (index.to_owned(), tensor.clone(), shard.to_owned());
-                return Err(ImportError::ShardPath { path, tensor, shard });
-            }
-            shards.entry(shard).or_default().insert(tensor);
+    /// Sorts the tensors of each module, so that they can be found.
+    fn sort(&mut self) {
+        for tensors in self.modules.values_mut() {
+            tensors.0.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
+            tensors.0.shrink_to_fit();
         }
+    }
+
+    fn leave_out(&mut self, name: &str, code: LeftOutCode, message: String) {
+        self.left_out.push(LeftOut { name: name.to_owned(), code, message });
+    }
+
+    /// Adds the shards of an index.
+    fn add_shards(&mut self, folder: &Path, path: &Path, index: &Index) -> Result<(), ImportError> {
         let mut owners = BTreeMap::new();
-        for (shard, tensors) in shards {
-            let file = self.add_file(&folder.join(shard), Some(&tensors), &mut owners)?;
+        for (shard, tensors) in &index.shards {
+            let wanted: BTreeSet<&str> = tensors.iter().map(String::as_str).collect();
+            let file = self.add_file(&folder.join(shard), Some(&wanted), &mut owners)?;
             if let Some(tensor) = tensors.iter().find(|tensor| file.find(tensor).is_none()) {
-                let (path, tensor, shard) = (index.to_owned(), (*tensor).to_owned(), shard.to_owned());
+                let (path, tensor, shard) = (path.to_owned(), tensor.clone(), shard.clone());
                 return Err(ImportError::NotInShard { path, tensor, shard });
+            }
+            let mut others = file.tensors().iter().filter(|stored| !wanted.contains(stored.name.as_str()));
+            if let Some(first) = others.next() {
+                let count = 1 + others.count();
+                let message =
+                    format!("the index does not list {count} of its tensors, such as `{}`", first.name);
+                self.leave_out(shard, LeftOutCode::UnusedTensor, message);
             }
         }
         Ok(())
@@ -144,7 +201,7 @@ impl Checkpoint {
         &mut self,
         path: &Path,
         wanted: Option<&BTreeSet<&str>>,
-        owners: &mut BTreeMap<Rc<str>, PathBuf>,
+        owners: &mut BTreeMap<Rc<str>, Rc<str>>,
     ) -> Result<SafetensorsFile, ImportError> {
         let file = SafetensorsFile::open(path)?;
         let text = path.to_str().ok_or_else(|| ImportError::PathText { path: path.to_owned() })?;
@@ -154,8 +211,8 @@ impl Checkpoint {
                 continue;
             }
             let name: Rc<str> = stored.name.as_str().into();
-            if let Some(first) = owners.insert(name.clone(), path.to_owned()) {
-                let (second, tensor) = (path.to_owned(), stored.name.clone());
+            if let Some(first) = owners.insert(name.clone(), shown.clone()) {
+                let (first, second, tensor) = (PathBuf::from(&*first), path.to_owned(), stored.name.clone());
                 return Err(ImportError::RepeatedTensor { first, second, tensor });
             }
             let (module, field) = stored.name.rsplit_once('.').unwrap_or(("", &stored.name));
@@ -166,7 +223,8 @@ impl Checkpoint {
                 dtype: stored.dtype.clone(),
                 shape: stored.shape.iter().map(|extent| *extent as u64).collect(),
             };
-            self.modules.entry(module.to_owned()).or_default().insert(field.to_owned(), tensor);
+            // Sorted when every file is read.
+            self.modules.entry(module.to_owned()).or_default().0.push((field.to_owned(), tensor));
         }
         self.metadata.extend(file.metadata().iter().map(|(key, value)| (key.clone(), value.clone())));
         Ok(file)
@@ -184,33 +242,14 @@ fn bits_of_scalar(file: &SafetensorsFile, stored: &StoredTensor) -> Result<Optio
     Ok(Some(u64::from_le_bytes(bits)))
 }
 
-/// Returns true for the name of a file in the same folder.
-fn is_file_name(name: &str) -> bool {
-    let path = Path::new(name);
-    !name.contains(['/', '\\', '\0']) && path.file_name().is_some_and(|file| file == path.as_os_str())
-}
-
-/// Reads a JSON object.
-fn object(path: &Path) -> Result<Value, ImportError> {
-    let text = read_text(path)?;
-    let value: Value =
-        serde_json::from_str(&text).map_err(|source| ImportError::Json { path: path.to_owned(), source })?;
-    if !value.is_object() {
-        let reason = "it is not a JSON object".to_owned();
-        return Err(ImportError::Malformed { path: path.to_owned(), reason });
-    }
-    Ok(value)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::is_file_name;
+    use super::extents_text;
 
     #[test]
-    fn a_shard_is_a_file_beside_its_index() {
-        assert!(is_file_name("model-00001-of-00002.safetensors"));
-        for name in ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a/", "x\0"] {
-            assert!(!is_file_name(name), "{name:?}");
-        }
+    fn a_message_shows_few_extents() {
+        assert_eq!(extents_text(&[]), "[]");
+        assert_eq!(extents_text(&[2; 8]), "[2, 2, 2, 2, 2, 2, 2, 2]");
+        assert_eq!(extents_text(&[1; 100_000]), "[1, 1, 1, 1, 1, 1, 1, 1, … 100000 extents]");
     }
 }

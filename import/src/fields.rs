@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use fourfold_executor::{AxisSlice, TensorReference};
 use fourfold_ir::ElementType;
+use fourfold_ir::numeric::{bf16_bits_to_f32, f16_bits_to_f32};
 
-use crate::checkpoint::Tensor;
+use crate::checkpoint::{Tensor, Tensors, extents_text};
 use crate::imported::LeftOutCode;
 use crate::linear::{Convention, Scalar, Stored};
 
@@ -29,8 +30,8 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(module: &'a str, tensors: &'a BTreeMap<String, Tensor>) -> Fields<'a> {
-        Fields { module, left: tensors.iter().map(|(field, tensor)| (field.as_str(), tensor)).collect() }
+    pub(crate) fn new(module: &'a str, tensors: &'a Tensors) -> Fields<'a> {
+        Fields { module, left: tensors.iter().collect() }
     }
 
     /// The path of the module.
@@ -103,15 +104,15 @@ pub(crate) fn require_shape(tensor: &Tensor, expected: &[u64]) -> Result<(), Ref
     if tensor.shape == expected {
         return Ok(());
     }
-    let (name, found) = (&tensor.name, &tensor.shape);
-    let message = format!("the tensor `{name}` has the shape {found:?}, expected {expected:?}");
+    let (name, found) = (&tensor.name, extents_text(&tensor.shape));
+    let message = format!("the tensor `{name}` has the shape {found}, expected {expected:?}");
     Err(Refusal::new(LeftOutCode::WrongShape, message))
 }
 
 /// The refusal of a tensor's shape, with a reason.
 pub(crate) fn wrong_shape(tensor: &Tensor, expected: &str) -> Refusal {
-    let (name, found) = (&tensor.name, &tensor.shape);
-    let message = format!("the tensor `{name}` has the shape {found:?}, expected {expected}");
+    let (name, found) = (&tensor.name, extents_text(&tensor.shape));
+    let message = format!("the tensor `{name}` has the shape {found}, expected {expected}");
     Refusal::new(LeftOutCode::WrongShape, message)
 }
 
@@ -176,7 +177,26 @@ pub(crate) fn scalar(tensor: &Tensor, convention: Convention) -> Result<Scalar, 
         return Err(wrong_shape(tensor, "one element"));
     }
     let stored = stored_as(tensor, tensor.reference(), tensor.shape.clone())?;
+    if let Some(value) = tensor.bits.map(|bits| value_of(stored.element, bits)) {
+        let factor = if convention == Convention::Divide { 1.0 / value } else { value };
+        if !(factor > 0.0 && factor.is_finite()) {
+            let message =
+                format!("the scale `{}` is {value}, which is no positive finite factor", tensor.name);
+            return Err(Refusal::new(LeftOutCode::InvalidScale, message));
+        }
+    }
     Ok(Scalar { stored, convention, bits: tensor.bits })
+}
+
+/// The number that a stored element of an arithmetic type has.
+fn value_of(element: ElementType, bits: u64) -> f32 {
+    let [first, second, third, fourth, ..] = bits.to_le_bytes();
+    let half = u16::from_le_bytes([first, second]);
+    match element {
+        ElementType::BF16 => bf16_bits_to_f32(half),
+        ElementType::F16 => f16_bits_to_f32(half),
+        _ => f32::from_le_bytes([first, second, third, fourth]),
+    }
 }
 
 /// The part of a tensor at an index of its first axis.

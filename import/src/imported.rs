@@ -116,6 +116,12 @@ codes! {
     WrongDtype => "wrong_dtype",
     /// The shape of a tensor does not fit the format.
     WrongShape => "wrong_shape",
+    /// A scale of a whole tensor is not a positive finite number.
+    InvalidScale => "invalid_scale",
+    /// The block or group has a tensor or a setting that its program would not have.
+    UnsupportedBlock => "unsupported_block",
+    /// The file is not read, because another one takes its place.
+    UnusedFile => "unused_file",
     /// Two modules would have the same file.
     NameCollision => "name_collision",
     /// A node or graph uses an operator that has no equivalent.

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod below;
 mod blocks;
 mod checkpoint;
 mod error;
@@ -25,18 +26,22 @@ mod formats;
 mod gguf;
 mod groups;
 mod imported;
+mod json;
+mod layers;
 mod linear;
 mod onnx;
 mod options;
 mod origins;
 mod program;
+mod settings;
+mod shards;
 mod torch;
 mod write;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{files_in, is_standard_stream};
+use fourfold_executor::{files_in, is_present, is_standard_stream};
 
 use checkpoint::Checkpoint;
 pub use error::ImportError;
@@ -76,7 +81,7 @@ pub fn import(source: &Path, options: &ImportOptions) -> Result<Import, ImportEr
 
 fn folder(folder: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
     let graph = folder.join(torch::GRAPH_FILE);
-    if graph.is_file() {
+    if is_present(&graph)? {
         return torch::import(&graph, options);
     }
     if let Some(checkpoint) = Checkpoint::of_folder(folder, false)? {

@@ -1,80 +1,14 @@
 //! Malformed, hostile and contradictory checkpoints: a located error or a reason, without a panic.
 
+#[path = "support/synthetic.rs"]
+mod synthetic;
+
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use fourfold_import::{Import, ImportError, ImportOptions, LeftOutCode, import, write};
+use fourfold_import::{ImportError, ImportOptions, LeftOutCode, import};
 
-/// A tensor of a synthetic file: name, dtype, shape.
-type Entry<'a> = (&'a str, &'a str, &'a [u64]);
-
-fn bits(dtype: &str) -> u64 {
-    match dtype {
-        "F32" | "U32" | "I32" => 32,
-        "BF16" => 16,
-        _ => 8,
-    }
-}
-
-/// The header and the zero bytes of a safetensors file.
-fn safetensors(entries: &[Entry<'_>], metadata: Option<&str>) -> Vec<u8> {
-    let (mut parts, mut at) = (Vec::new(), 0);
-    if let Some(metadata) = metadata {
-        parts.push(format!("\"__metadata__\":{metadata}"));
-    }
-    for (name, dtype, shape) in entries {
-        let size = shape.iter().product::<u64>() * bits(dtype) / 8;
-        parts.push(format!(
-            "\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{at},{}]}}",
-            at + size
-        ));
-        at += size;
-    }
-    let header = format!("{{{}}}", parts.join(","));
-    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-    bytes.extend(header.as_bytes());
-    bytes.resize(bytes.len() + at as usize, 0);
-    bytes
-}
-
-/// A linear of ModelOpt in NVFP4.
-const NVFP4: [Entry<'static>; 4] = [
-    ("a.weight", "U8", &[32, 16]),
-    ("a.weight_scale", "F8_E4M3", &[32, 2]),
-    ("a.weight_scale_2", "F32", &[]),
-    ("a.input_scale", "F32", &[]),
-];
-
-fn modelopt(algorithm: &str) -> String {
-    format!(r#"{{"quantization_config":{{"quant_method":"modelopt","quant_algo":"{algorithm}"}}}}"#)
-}
-
-/// Imports a folder with these files.
-fn import_files(files: &[(&str, &[u8])]) -> Result<Import, ImportError> {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, bytes) in files {
-        std::fs::write(folder.path().join(name), bytes).unwrap();
-    }
-    let imported = import(folder.path(), &ImportOptions::default());
-    if let Ok(imported) = &imported {
-        write(imported, &folder.path().join("programs")).unwrap();
-    }
-    imported
-}
-
-fn import_entries(config: &str, entries: &[Entry<'_>]) -> Import {
-    let data = safetensors(entries, None);
-    import_files(&[("config.json", config.as_bytes()), ("model.safetensors", &data)]).unwrap()
-}
-
-/// The reason that module `a` is left out.
-#[track_caller]
-fn check_left_out(config: &str, entries: &[Entry<'_>], code: LeftOutCode, part: &str) {
-    let imported = import_entries(config, entries);
-    assert!(imported.programs.is_empty(), "{:?}", imported.programs);
-    let left = imported.left_out.iter().find(|left| left.name == "a").expect("a is left out");
-    assert_eq!(left.code, code, "{left:?}");
-    assert!(left.message.contains(part), "{left:?} does not contain {part}");
-}
+use synthetic::{Entry, NVFP4, check_left_out, import_entries, import_files, modelopt, safetensors};
 
 /// The entries with one replaced, or removed if it has no dtype.
 fn with<'a>(entries: &[Entry<'a>], entry: Entry<'a>) -> Vec<Entry<'a>> {
@@ -205,7 +139,9 @@ fn files_that_are_malformed_are_named() {
     check_error(&[(index, br#"{"weight_map":{"a":7}}"#), model], &["the shard of `a` is 7"]);
     check_error(&[(index, br#"{"weight_map":{"a":"../x"}}"#), model], &["`../x`, which is not the name"]);
     check_error(&[(index, br#"{"weight_map":{"a":"/etc/passwd"}}"#), model], &["`/etc/passwd`"]);
-    check_error(&[(index, br#"{"weight_map":{"a":"none.safetensors"}}"#), model], &["none.safetensors"]);
+    check_error(&[(index, br#"{"weight_map":{"a":"none.safetensors"}}"#)], &["none.safetensors"]);
+    check_error(&[(index, br#"{"weight_map":{}}"#), model], &["`weight_map` is empty"]);
+    check_error(&[(index, br#"{"weight_map":[1]}"#), model], &[index, "expected a map"]);
     let missing = br#"{"weight_map":{"b.weight":"model.safetensors"}}"#;
     check_error(&[(index, missing), model], &["assigns the tensor `b.weight` to `model.safetensors`"]);
     let twice = [("x.safetensors", &data[..]), ("y.safetensors", &data[..])];
@@ -250,6 +186,8 @@ fn a_sparse_file_costs_its_header_and_a_tensor_beyond_all_programs_is_left_out()
             // The file system has no files of this size, so there is no such model either.
             continue;
         }
+        // The scales at the end are 1.
+        file.write_all_at(&[1f32.to_le_bytes(); 2].concat(), bytes.len() as u64 + at - 8).unwrap();
         let imported = import(folder.path(), &ImportOptions::default()).unwrap();
         assert_eq!(imported.programs.len(), expected, "{:?}", imported.left_out);
         let is_large = |left: &fourfold_import::LeftOut| left.message.contains("exceeds the largest tensor");

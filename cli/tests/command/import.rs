@@ -177,3 +177,25 @@ fn an_import_without_programs_gives_exit_2() {
     assert_eq!(report["left_out"][0]["code"], "not_quantized", "{report}");
     assert!(errors.contains("error: nothing was imported: every part of "), "{errors}");
 }
+
+#[test]
+fn a_configuration_above_the_limit_is_bad_input_and_a_name_takes_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, output) = (folder.path().join("model"), folder.path().join("programs"));
+    fs::create_dir(&source).expect("a folder");
+    let view = |bytes: &'static [u8]| {
+        safetensors::tensor::TensorView::new(safetensors::Dtype::U8, vec![2, 2], bytes).expect("a tensor")
+    };
+    let tensors = [("a\nleft out b.weight", view(&[0; 4]))];
+    let bytes = safetensors::serialize(tensors, None).expect("it serializes");
+    fs::write(source.join("model.safetensors"), bytes).expect("it is written");
+    let import = || fourfold(&[&"import", &source, &"-o", &output, &"--device", &"none"]);
+    let imported = import();
+    let text = String::from_utf8_lossy(&imported.stdout).into_owned();
+    assert!(text.contains("left out a\\nleft out b:") && !text.contains("\nleft out b"), "{text}");
+    fs::write(source.join("config.json"), "[".repeat(5 << 20)).expect("it is written");
+    let failed = import();
+    let error = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert_eq!(failed.status.code(), Some(2), "{error}");
+    assert!(error.contains("config.json") && error.contains("size limit"), "{error}");
+}

@@ -156,20 +156,34 @@ impl<'de> Visitor<'de> for &mut Reader {
 /// Checks that an entry's dtype, shape and size are consistent.
 fn check_entry(entry: &StoredTensor) -> Result<(), String> {
     let StoredTensor { dtype, bits, shape, start, end, .. } = entry;
+    let shown = || shape_text(shape);
     let count = shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
     let Some(bits) = count.and_then(|count| count.checked_mul(*bits)) else {
-        return Err(format!("a {dtype} tensor of shape {shape:?} exceeds the address space"));
+        return Err(format!("a {dtype} tensor of shape {} exceeds the address space", shown()));
     };
     if !bits.is_multiple_of(8) {
-        return Err(format!("a {dtype} tensor of shape {shape:?} does not fill whole bytes"));
+        return Err(format!("a {dtype} tensor of shape {} does not fill whole bytes", shown()));
     }
     let expected = bits as u64 / 8;
     if end.checked_sub(*start) != Some(expected) {
         return Err(format!(
-            "a {dtype} tensor of shape {shape:?} takes {expected} bytes, but its offsets are {start} to {end}"
+            "a {dtype} tensor of shape {} takes {expected} bytes, but its offsets are {start} to {end}",
+            shown()
         ));
     }
     Ok(())
+}
+
+/// A shape for messages, shortened if it has many extents.
+fn shape_text(shape: &[usize]) -> String {
+    const SHOWN: usize = 8;
+    match shape.get(..SHOWN) {
+        Some(first) if shape.len() > SHOWN => {
+            let first = format!("{first:?}");
+            format!("{}, … {} extents]", first.trim_end_matches(']'), shape.len())
+        }
+        _ => format!("{shape:?}"),
+    }
 }
 
 /// Checks that tensors, sorted by offset, cover the rest of the file exactly once.

@@ -1,6 +1,7 @@
 //! Folders: listing, creation, and relative paths between them.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use super::FileError;
@@ -20,6 +21,18 @@ pub fn files_in(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, FileErro
     }
     files.sort();
     Ok(files)
+}
+
+/// Returns true if a path is in use, even by a link that leads nowhere.
+///
+/// # Errors
+/// When the folder of the path cannot be searched.
+pub fn is_present(path: &Path) -> Result<bool, FileError> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(source) => Err(FileError::Read { path: path.to_owned(), source }),
+    }
 }
 
 /// Creates a folder and its parents, unless they exist.
@@ -70,6 +83,15 @@ mod tests {
             assert_eq!(path_from(folder, &file).unwrap(), Path::new(expected));
         }
         assert!(path_from(&root.path().join("none"), &to.join("m")).is_err());
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_present() {
+        let root = tempfile::tempdir().unwrap();
+        let link = root.path().join("link");
+        assert!(!is_present(&link).unwrap());
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(is_present(&link).unwrap() && !link.exists());
     }
 
     #[test]

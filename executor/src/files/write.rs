@@ -18,13 +18,31 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     write(path, bytes, Flush::Wait)
 }
 
-/// Writes a file as [`write_file`] does, but does not wait for the disk. For one of many files that can be made again
-/// after a power failure.
+/// Writes a file as [`write_file`] does, but does not wait for the disk, and replaces a link by the file. For one of
+/// many files with names that the program chooses, and that can be made again after a power failure.
 ///
 /// # Errors
 /// As [`write_file`].
 pub fn write_generated_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_symlink());
+    if is_link {
+        let failed = |source| FileError::Write { path: path.to_owned(), source };
+        return place(path, None, bytes, (Occupied::Replace, Flush::Later)).map_err(failed);
+    }
     write(path, bytes, Flush::Later)
+}
+
+/// Removes a symbolic link, so that a new file does not change the one that it leads to.
+///
+/// # Errors
+/// When the link cannot be removed.
+pub fn remove_link(path: &Path) -> Result<(), FileError> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_symlink() => {
+            fs::remove_file(path).map_err(|source| FileError::Write { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn write(path: &Path, bytes: &[u8], sync: Flush) -> Result<(), FileError> {

@@ -7,7 +7,8 @@ use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{ElementType, ScaleRounding};
 use serde_json::Value;
 
-use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, fp8, unsupported};
+use super::patterns::Patterns;
+use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, fp8, is_filled, unsupported};
 use crate::checkpoint::Checkpoint;
 use crate::fields::{Fields, Refusal, require_dtype};
 use crate::imported::LeftOutCode;
@@ -16,7 +17,7 @@ use crate::linear::{Activation, Convention, Linear, Scales};
 /// The configuration of a checkpoint.
 pub(super) struct CompressedTensors<'a> {
     groups: Groups<'a>,
-    ignored: Vec<&'a str>,
+    ignored: Patterns<'a>,
     /// The reason that no module can be read.
     refused: Option<String>,
 }
@@ -24,21 +25,29 @@ pub(super) struct CompressedTensors<'a> {
 /// The sources of the treatment of activations.
 enum Groups<'a> {
     /// `config_groups` of compressed-tensors.
-    Listed(Vec<&'a Value>),
+    Listed(Vec<Group<'a>>),
     /// The configuration of AutoRound, which has one group.
     AutoRound(&'a Value),
     /// There is no configuration.
     Unknown,
 }
 
+/// A group of the configuration.
+struct Group<'a> {
+    config: &'a Value,
+    /// The storage format, that of the configuration unless the group has its own.
+    format: &'a Value,
+    targets: Patterns<'a>,
+}
+
 /// The treatment of activations that a group states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Stated {
     Plain,
     /// Quantized like the weights.
     Quantized,
-    /// Quantized with other bits, or with one scale per row.
-    Other,
+    /// In another way: the setting that differs.
+    Other(String),
 }
 
 /// The form of a module's weight.
@@ -55,6 +64,25 @@ impl Form {
         if matches!(self, Form::Nvfp4 | Form::Mxfp4) { 4 } else { 8 }
     }
 
+    /// The names of the storage formats with weights of this form.
+    fn formats(self) -> &'static [&'static str] {
+        match self {
+            Form::Nvfp4 => &["nvfp4-pack-quantized"],
+            Form::Mxfp4 => &["mxfp4-pack-quantized"],
+            Form::Mxfp8 => &["mxfp8-quantized", "mxfp8-pack-quantized"],
+            Form::Fp8 => &["float-quantized", "naive-quantized"],
+        }
+    }
+
+    /// The strategy of weights, and that of activations that are quantized like them.
+    fn strategy(self) -> &'static str {
+        match self {
+            Form::Nvfp4 => "tensor_group",
+            Form::Mxfp4 | Form::Mxfp8 => "group",
+            Form::Fp8 => "tensor",
+        }
+    }
+
     fn group_size(self) -> Option<u64> {
         match self {
             Form::Nvfp4 => Some(16),
@@ -69,19 +97,23 @@ impl<'a> CompressedTensors<'a> {
         let places = [&checkpoint.config["quantization_config"], &checkpoint.quantization_config];
         let config = places.into_iter().find(|place| place.is_object());
         let Some(config) = config else {
-            return CompressedTensors { groups: Groups::Unknown, ignored: Vec::new(), refused: None };
+            let ignored = Patterns::default();
+            return CompressedTensors { groups: Groups::Unknown, ignored, refused: None };
+        };
+        let group = |group: &'a Value| Group {
+            config: group,
+            format: group.get("format").filter(|format| format.is_string()).unwrap_or(&config["format"]),
+            targets: Patterns::new([&group["targets"]]),
         };
         let groups = match config.get("config_groups").and_then(Value::as_object) {
-            Some(groups) => Groups::Listed(groups.values().collect()),
+            Some(groups) => Groups::Listed(groups.values().map(group).collect()),
             None => Groups::AutoRound(config),
         };
-        let is_filled =
-            |key: &str| config.get(key).and_then(Value::as_object).is_some_and(|object| !object.is_empty());
-        let refused = ["transform_config", "sparsity_config"].into_iter().find(|key| is_filled(key));
-        let ignored = config.get("ignore").and_then(Value::as_array).into_iter().flatten();
+        let keys = ["transform_config", "sparsity_config", "hadamard_config", "rotation_config"];
+        let refused = keys.into_iter().find(|key| is_filled(&config[*key]));
         CompressedTensors {
             groups,
-            ignored: ignored.filter_map(Value::as_str).collect(),
+            ignored: Patterns::new([&config["ignore"]]),
             refused: refused.map(|key| format!("`{key}` of the configuration is not empty")),
         }
     }
@@ -91,10 +123,14 @@ impl<'a> CompressedTensors<'a> {
         if let Some(reason) = &self.refused {
             return Err(unsupported(reason));
         }
-        if self.ignored.contains(&module) {
-            let message = format!("the configuration ignores `{module}`, but its weight is quantized");
+        if let Some(pattern) = self.ignored.of(module).or_else(|| self.ignored.linears()) {
+            let message =
+                format!("the configuration ignores `{module}` by `{pattern}`, but its weight is quantized");
             return Err(contradiction(message));
         }
+        let unknown = self.ignored.unknown.iter();
+        let notes = unknown.map(|pattern| format!("The pattern `{pattern}` of `ignore` is not evaluated."));
+        let notes = notes.collect();
         let scale = fields.need("weight_scale")?;
         let (form, [n, k], weight) = if let Some(packed) = fields.take("weight_packed") {
             let extents = fp4_extents(packed)?;
@@ -119,7 +155,7 @@ impl<'a> CompressedTensors<'a> {
         let activation = self.activation(form, &mut fields)?;
         let (name, bias) = (module.to_owned(), fields.bias(n)?);
         fields.finish()?;
-        Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes: Vec::new() })
+        Ok(Linear { name, n, k, weight, activation, input_factor: None, bias, notes })
     }
 
     fn activation(&self, form: Form, fields: &mut Fields<'_>) -> Result<Activation, Refusal> {
@@ -132,8 +168,8 @@ impl<'a> CompressedTensors<'a> {
         let stated = self.stated(form, scale.map(|_| has_scale), fields.module())?;
         Ok(match (stated, form) {
             (Stated::Plain, _) => Activation::Plain,
-            (Stated::Other, _) => {
-                return Err(unsupported(format!("the activations of `{}`", fields.module())));
+            (Stated::Other(setting), _) => {
+                return Err(unsupported(format!("the activations of `{}`: {setting}", fields.module())));
             }
             (Stated::Quantized, Form::Mxfp4) => Activation::Mx(ElementType::F4E2M1FN, ScaleRounding::Even),
             (Stated::Quantized, Form::Mxfp8) => Activation::Mx(ElementType::F8E4M3FN, ScaleRounding::Even),
@@ -151,7 +187,11 @@ impl<'a> CompressedTensors<'a> {
     /// activations have a stored scale.
     fn stated(&self, form: Form, has_scale: Option<bool>, module: &str) -> Result<Stated, Refusal> {
         let mut stated: Vec<Stated> = match &self.groups {
-            Groups::Listed(groups) => groups.iter().filter_map(|group| of_group(group, form)).collect(),
+            Groups::Listed(groups) => {
+                let stated = groups.iter().filter(|group| group.has(module));
+                let stated = stated.filter_map(|group| of_group(group, form));
+                stated.collect::<Result<_, _>>()?
+            }
             Groups::AutoRound(config) => of_autoround(config, form)?.into_iter().collect(),
             Groups::Unknown => match has_scale {
                 Some(true) => vec![Stated::Quantized],
@@ -167,9 +207,9 @@ impl<'a> CompressedTensors<'a> {
         let quantized = has_scale.map(|has| if has { Stated::Quantized } else { Stated::Plain });
         match (stated[..].first(), quantized) {
             (None, _) => Err(contradiction(format!(
-                "no group of the configuration has the weights of `{module}` ({form:?})"
+                "no group of the configuration targets `{module}` and has its weights ({form:?})"
             ))),
-            (Some(one), _) if stated.len() == 1 => Ok(*one),
+            (Some(one), _) if stated.len() == 1 => Ok(one.clone()),
             (Some(_), Some(quantized)) if stated.contains(&quantized) => Ok(quantized),
             _ => Err(Refusal::new(
                 LeftOutCode::AmbiguousFormat,
@@ -179,28 +219,76 @@ impl<'a> CompressedTensors<'a> {
     }
 }
 
+impl Group<'_> {
+    /// Returns true if the group targets a module.
+    fn has(&self, module: &str) -> bool {
+        let targets = &self.targets;
+        !is_filled(&self.config["targets"])
+            || targets.linears().is_some()
+            || targets.of(module).is_some()
+            // An expression that is not understood may match.
+            || targets.unknown.is_some()
+    }
+}
+
 /// The treatment of activations in a group; `None` if its weights have another form.
-fn of_group(group: &Value, form: Form) -> Option<Stated> {
-    let weights = group.get("weights")?;
-    let is_float = weights["type"] == "float";
-    if !is_float || weights["num_bits"] != form.bits() {
+fn of_group(group: &Group<'_>, form: Form) -> Option<Result<Stated, Refusal>> {
+    let weights = group.config.get("weights")?;
+    if weights["type"] != "float" || weights["num_bits"] != form.bits() {
         return None;
     }
     let size = |arguments: &Value| arguments.get("group_size").and_then(Value::as_u64);
     if size(weights) != form.group_size() {
         return None;
     }
-    let activations = &group["input_activations"];
-    if !activations.is_object() {
-        return Some(Stated::Plain);
+    let format = group.format.as_str();
+    if let Some(format) =
+        format.filter(|format| *format != "mixed-precision" && !form.formats().contains(format))
+    {
+        let message =
+            format!("the configuration states the storage format `{format}`, but weights are {form:?}");
+        return Some(Err(contradiction(message)));
     }
-    let same = activations["type"] == "float"
-        && activations["num_bits"] == form.bits()
-        && size(activations) == form.group_size();
-    // FP8 activations that are dynamic have one scale per row.
-    let is_static =
-        form != Form::Fp8 || activations["dynamic"] == false && activations["strategy"] == "tensor";
-    Some(if same && is_static { Stated::Quantized } else { Stated::Other })
+    if let Some(setting) = differs(weights, form, &[false.into(), Value::Null]) {
+        return Some(Err(unsupported(format!("weights with {setting}"))));
+    }
+    if is_filled(&group.config["output_activations"]) {
+        return Some(Ok(Stated::Other("`output_activations` of the configuration".to_owned())));
+    }
+    let activations = &group.config["input_activations"];
+    if !activations.is_object() {
+        return Some(Ok(Stated::Plain));
+    }
+    if activations["type"] != "float" || activations["num_bits"] != form.bits() {
+        let (bits, ty) = (&activations["num_bits"], &activations["type"]);
+        return Some(Ok(Stated::Other(format!("`num_bits` {bits}, `type` {ty}"))));
+    }
+    if size(activations) != form.group_size() {
+        return Some(Ok(Stated::Other(format!("`group_size` {}", activations["group_size"]))));
+    }
+    let dynamic: &[Value] = match form {
+        Form::Nvfp4 => &["local".into(), Value::Null],
+        Form::Mxfp4 | Form::Mxfp8 => &[true.into(), Value::Null],
+        // FP8 activations that are dynamic have one scale per row.
+        Form::Fp8 => &[false.into()],
+    };
+    Some(Ok(differs(activations, form, dynamic).map_or(Stated::Quantized, Stated::Other)))
+}
+
+/// The setting of weights or activations that differs from those of a form.
+fn differs(arguments: &Value, form: Form, dynamic: &[Value]) -> Option<String> {
+    let strategy: &[Value] = &[form.strategy().into(), Value::Null];
+    // A static order of quantization is that of the stored columns.
+    let order: &[Value] = &["weight".into(), "static".into(), false.into(), Value::Null];
+    let all = [
+        ("symmetric", &[true.into(), Value::Null][..]),
+        ("actorder", order),
+        ("strategy", strategy),
+        ("dynamic", dynamic),
+        ("block_structure", &[Value::Null]),
+    ];
+    let (key, _) = all.into_iter().find(|(key, expected)| !expected.contains(&arguments[*key]))?;
+    Some(format!("`{key}` {}", arguments[key]))
 }
 
 /// The treatment of activations in AutoRound's configuration; `None` if its weights have another form.
@@ -215,10 +303,24 @@ fn of_autoround(config: &Value, form: Form) -> Result<Option<Stated>, Refusal> {
     if !fits || bits.is_some_and(|bits| bits != form.bits()) {
         return Ok(None);
     }
+    let size = form.group_size().map_or(Value::Null, Value::from);
+    let act_size =
+        if config["act_bits"].as_u64().is_some_and(|bits| bits < 16) { size.clone() } else { Value::Null };
+    for (key, expected) in [
+        ("sym", Value::from(true)),
+        ("act_sym", true.into()),
+        ("group_size", size),
+        ("act_group_size", act_size),
+    ] {
+        let is_stated = !config[key].is_null() && !expected.is_null();
+        if is_stated && config[key] != expected {
+            return Err(unsupported(format!("`{key}` {} of the configuration", config[key])));
+        }
+    }
     Ok(Some(match config["act_bits"].as_u64() {
         Some(bits) if bits >= 16 => Stated::Plain,
         Some(bits) if bits == form.bits() && form == Form::Nvfp4 => Stated::Quantized,
         // AutoRound's exponent rule is not that of compressed-tensors in every version.
-        _ => Stated::Other,
+        bits => Stated::Other(format!("`act_bits` {bits:?} of AutoRound")),
     }))
 }

@@ -5,6 +5,7 @@
 mod compressed_tensors;
 mod modelopt;
 mod others;
+mod patterns;
 pub(crate) mod torchao;
 mod weights;
 
@@ -15,13 +16,14 @@ use serde_json::Value;
 
 use self::compressed_tensors::CompressedTensors;
 use self::modelopt::ModelOpt;
-use crate::checkpoint::{Checkpoint, Tensor};
+use self::patterns::Patterns;
+use crate::checkpoint::{Checkpoint, Tensor, Tensors};
 use crate::fields::{Fields, Refusal, arithmetic, named_type};
 use crate::imported::{LeftOut, LeftOutCode};
 use crate::linear::Linear;
 
 /// The last parts of the names of tensors that scale the key-value cache.
-const KV_SCALES: [&str; 4] = ["k_scale", "v_scale", "q_scale", "prob_scale"];
+pub(crate) const KV_SCALES: [&str; 4] = ["k_scale", "v_scale", "q_scale", "prob_scale"];
 
 /// The name endings of stacked experts, after the name of the projection.
 const GPT_OSS_BLOCKS: &str = "_blocks";
@@ -31,10 +33,14 @@ enum Producer<'a> {
     ModelOpt(ModelOpt<'a>),
     CompressedTensors(CompressedTensors<'a>),
     TorchAo,
-    Quark,
+    /// With the modules that are not quantized.
+    Quark(Patterns<'a>),
     Mlx,
-    Comfy,
+    /// With the description in the header.
+    Comfy(Result<Value, Refusal>),
     GptOss,
+    /// The signs of two producers, in words.
+    Contradictory(String),
     /// A producer that is known, but not imported.
     Unsupported(String),
     /// Nothing names the producer.
@@ -74,7 +80,7 @@ fn check_extents(linear: &Linear) -> Result<(), Refusal> {
 /// Reads the linears of a checkpoint.
 pub(crate) fn read(checkpoint: &Checkpoint) -> Reading {
     let producer = producer(checkpoint);
-    let mut reading = Reading::default();
+    let mut reading = Reading { left_out: checkpoint.left_out.clone(), ..Reading::default() };
     for (module, tensors) in &checkpoint.modules {
         let mut fields = Fields::new(module, tensors);
         for field in KV_SCALES {
@@ -85,11 +91,17 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Reading {
         }
         if !is_quantized(tensors) {
             leave_out_plain(&mut reading, module, tensors);
+        } else if is_embedding(module) {
+            let message = "it is an embedding, which is no linear";
+            reading.leave_out(module, LeftOutCode::NotALinear, message);
         } else if let Some(stacked) = stacked(&producer, tensors) {
             read_stacked(&producer, fields, &stacked, &mut reading);
         } else if checkpoint.modules.contains_key(&format!("{module}.weight_quantizer")) {
             let message = format!("`{module}.weight_quantizer` holds a low-rank part of the weight");
             reading.leave_out(module, LeftOutCode::UnsupportedFormat, message);
+        } else if let Some(below) = tensor_below(checkpoint, module) {
+            let message = format!("the tensor `{below}` below it is not part of the format");
+            reading.leave_out(module, LeftOutCode::UnknownFormat, message);
         } else {
             let read = read_linear(&producer, checkpoint, fields);
             reading.add(module, read.map(|linear| vec![linear]));
@@ -107,13 +119,14 @@ fn read_linear(
         Producer::ModelOpt(modelopt) => modelopt.read(fields),
         Producer::CompressedTensors(compressed) => compressed.read(fields),
         Producer::TorchAo => torchao::read(&checkpoint.metadata, fields),
-        Producer::Quark => others::quark(checkpoint, fields),
+        Producer::Quark(excluded) => others::quark(checkpoint, excluded, fields),
         Producer::Mlx => others::mlx(checkpoint, fields),
-        Producer::Comfy => others::comfy(checkpoint, fields),
+        Producer::Comfy(description) => others::comfy(description, fields),
         Producer::GptOss => {
             let message = format!("`{}` has no `_blocks` and `_scales`", fields.module());
             Err(Refusal::new(LeftOutCode::UnknownFormat, message))
         }
+        Producer::Contradictory(signs) => Err(weights::contradiction(signs)),
         Producer::Unsupported(method) => {
             Err(weights::unsupported(format!("the quantization method `{method}`")))
         }
@@ -143,11 +156,13 @@ fn unknown(fields: &Fields<'_>) -> Refusal {
 }
 
 /// The names of the projections that a module stacks for all experts.
-fn stacked(producer: &Producer<'_>, tensors: &BTreeMap<String, Tensor>) -> Option<Vec<String>> {
+fn stacked(producer: &Producer<'_>, tensors: &Tensors) -> Option<Vec<String>> {
     let names: Vec<String> = tensors
         .iter()
         .filter_map(|(field, tensor)| match producer {
-            Producer::ModelOpt(_) => (tensor.dtype == "U8" && tensor.shape.len() == 3).then(|| field.clone()),
+            Producer::ModelOpt(_) => {
+                (tensor.dtype == "U8" && tensor.shape.len() == 3).then(|| field.to_owned())
+            }
             _ => field.strip_suffix(GPT_OSS_BLOCKS).map(str::to_owned),
         })
         .collect();
@@ -160,6 +175,7 @@ fn read_stacked(producer: &Producer<'_>, mut fields: Fields<'_>, names: &[String
         let read = match producer {
             Producer::ModelOpt(modelopt) => modelopt.read_experts(&mut fields, name),
             Producer::GptOss | Producer::Unknown => others::gpt_oss(&mut fields, name),
+            Producer::Contradictory(signs) => Err(weights::contradiction(signs)),
             _ => Err(Refusal::new(
                 LeftOutCode::Contradiction,
                 format!("`{module}` has the form of gpt-oss, but the configuration names another producer"),
@@ -173,21 +189,45 @@ fn read_stacked(producer: &Producer<'_>, mut fields: Fields<'_>, names: &[String
 }
 
 /// Returns true if a module has a tensor that only quantized modules have.
-fn is_quantized(tensors: &BTreeMap<String, Tensor>) -> bool {
+fn is_quantized(tensors: &Tensors) -> bool {
     tensors.iter().any(|(field, tensor)| {
-        let is_kv = KV_SCALES.contains(&field.as_str());
-        let is_named = ["weight_scale", "weight_packed", "_weight_qdata"].contains(&field.as_str());
+        let is_kv = KV_SCALES.contains(&field);
+        let is_named = ["weight_scale", "weight_packed", "_weight_qdata"].contains(&field);
         !is_kv && (is_named || arithmetic(&tensor.dtype).is_none() && tensor.shape.len() > 1)
     })
 }
 
+/// The last parts of the names of embeddings.
+const EMBEDDINGS: [&str; 10] = [
+    "embed_tokens",
+    "embed_positions",
+    "embed_in",
+    "tok_embeddings",
+    "word_embeddings",
+    "position_embeddings",
+    "token_type_embeddings",
+    "embeddings",
+    "wte",
+    "wpe",
+];
+
+/// Returns true for the name of an embedding: a table of rows, which no multiplication reads.
+fn is_embedding(module: &str) -> bool {
+    EMBEDDINGS.contains(&module.rsplit('.').next().unwrap_or(module))
+}
+
+/// The first tensor of the modules below one, such as `lora_A`.
+fn tensor_below<'a>(checkpoint: &'a Checkpoint, module: &str) -> Option<&'a str> {
+    let prefix = format!("{module}.");
+    let (below, tensors) = checkpoint.modules.range(prefix.clone()..).next()?;
+    let tensor = tensors.values().next()?;
+    below.starts_with(&prefix).then_some(&*tensor.name)
+}
+
 /// Leaves out a module whose tensors are not quantized.
-fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &BTreeMap<String, Tensor>) {
-    let others: Vec<&Tensor> = tensors
-        .iter()
-        .filter(|(field, _)| !KV_SCALES.contains(&field.as_str()))
-        .map(|(_, tensor)| tensor)
-        .collect();
+fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &Tensors) {
+    let others: Vec<&Tensor> =
+        tensors.iter().filter(|(field, _)| !KV_SCALES.contains(field)).map(|(_, tensor)| tensor).collect();
     let (Some(first), weight) = (others.first(), tensors.get("weight")) else { return };
     let last = module.rsplit('.').next().unwrap_or(module);
     match weight {
@@ -200,33 +240,65 @@ fn leave_out_plain(reading: &mut Reading, module: &str, tensors: &BTreeMap<Strin
             reading.leave_out(module, LeftOutCode::NotQuantized, message);
         }
         None => {
-            let message = format!("`{}` ({}) belongs to no linear", first.name, first.form());
+            let belong = match others.len() - 1 {
+                0 => "belongs".to_owned(),
+                more => format!("and {more} more belong"),
+            };
+            let message = format!("`{}` ({}) {belong} to no linear", first.name, first.form());
             let name = if module.is_empty() { &first.name } else { module };
             reading.leave_out(name, LeftOutCode::UnusedTensor, message);
         }
     }
 }
 
-fn producer(checkpoint: &Checkpoint) -> Producer<'_> {
+/// The signs of producers: the place of each, and the name of the producer.
+fn signs(checkpoint: &Checkpoint) -> Vec<(&'static str, &str)> {
     let config = &checkpoint.config;
-    let places = [&config["quantization_config"], &checkpoint.quantization_config];
-    let method = places.iter().find_map(|place| place.get("quant_method")?.as_str());
-    let by_modelopt = checkpoint.hf_quant_config["producer"]["name"] == "modelopt";
-    match method {
-        Some("modelopt") => Producer::ModelOpt(ModelOpt::new(checkpoint)),
-        Some("compressed-tensors") => Producer::CompressedTensors(CompressedTensors::new(checkpoint)),
-        Some("auto-round") if is_compressed(places) => {
+    let mut signs = Vec::new();
+    fn add<'a>(signs: &mut Vec<(&'static str, &'a str)>, place: &'static str, name: Option<&'a str>) {
+        signs.extend(name.map(|name| (place, name)));
+    }
+    let places = [
+        ("config.json", &config["quantization_config"]),
+        ("quantization_config.json", &checkpoint.quantization_config),
+    ];
+    for (file, place) in places {
+        add(&mut signs, file, place["quant_method"].as_str());
+        add(&mut signs, file, place["producer"]["name"].as_str());
+    }
+    let of_modelopt = &checkpoint.hf_quant_config;
+    let named = of_modelopt["producer"]["name"].as_str();
+    let unnamed = of_modelopt["quantization"].is_object().then_some("modelopt");
+    add(&mut signs, "hf_quant_config.json", named.or(unnamed));
+    add(&mut signs, "config.json", config["quantization"].is_object().then_some("mlx"));
+    let header = &checkpoint.metadata;
+    let is_comfy = header.contains_key(others::COMFY_KEY);
+    add(&mut signs, "the header", is_comfy.then_some("comfy-kitchen"));
+    add(&mut signs, "the header", torchao::is_described(header).then_some("torchao"));
+    signs
+}
+
+fn producer(checkpoint: &Checkpoint) -> Producer<'_> {
+    let signs = signs(checkpoint);
+    let Some((place, name)) = signs.first().copied() else { return Producer::Unknown };
+    if let Some((other_place, other)) = signs.iter().find(|(_, other)| *other != name) {
+        return Producer::Contradictory(format!(
+            "{place} has the form of `{name}`, but {other_place} that of `{other}`"
+        ));
+    }
+    let places = [&checkpoint.config["quantization_config"], &checkpoint.quantization_config];
+    match name {
+        "modelopt" => Producer::ModelOpt(ModelOpt::new(checkpoint)),
+        "compressed-tensors" => Producer::CompressedTensors(CompressedTensors::new(checkpoint)),
+        "auto-round" if is_compressed(places) => {
             Producer::CompressedTensors(CompressedTensors::new(checkpoint))
         }
-        Some("torchao") => Producer::TorchAo,
-        Some("quark") => Producer::Quark,
-        Some("mxfp4") => Producer::GptOss,
-        Some(other) => Producer::Unsupported(other.to_owned()),
-        None if by_modelopt => Producer::ModelOpt(ModelOpt::new(checkpoint)),
-        None if config["quantization"].is_object() => Producer::Mlx,
-        None if checkpoint.metadata.contains_key(others::COMFY_KEY) => Producer::Comfy,
-        None if torchao::is_described(&checkpoint.metadata) => Producer::TorchAo,
-        None => Producer::Unknown,
+        "torchao" => Producer::TorchAo,
+        "quark" => Producer::Quark(Patterns::new([&places[0]["exclude"]])),
+        "mxfp4" => Producer::GptOss,
+        "mlx" => Producer::Mlx,
+        "comfy-kitchen" => Producer::Comfy(others::comfy_description(checkpoint)),
+        other => Producer::Unsupported(other.to_owned()),
     }
 }
 
@@ -247,7 +319,7 @@ pub(crate) fn model_type(checkpoint: &Checkpoint) -> ElementType {
         return stated;
     }
     let mut counts: BTreeMap<ElementType, usize> = BTreeMap::new();
-    for tensor in checkpoint.modules.values().flat_map(BTreeMap::values) {
+    for tensor in checkpoint.modules.values().flat_map(|tensors| tensors.values()) {
         // Scales of whole tensors are f32 in every model.
         if let Some(element) = arithmetic(&tensor.dtype).filter(|_| tensor.shape.iter().any(|dim| *dim > 1)) {
             *counts.entry(element).or_default() += 1;

@@ -4,7 +4,10 @@ use fourfold_executor::TensorEncoding;
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use serde_json::Value;
 
-use super::weights::{BlockScales, block_scaled, blocks_of, contradiction, fp4_extents, unsupported};
+use super::patterns::Patterns;
+use super::weights::{
+    BlockScales, block_scaled, blocks_of, contradiction, fp4_extents, header_json, is_filled, unsupported,
+};
 use crate::checkpoint::Checkpoint;
 use crate::fields::{
     Fields, Refusal, at, matrix, require_dtype, require_shape, stored_as, times, wrong_shape,
@@ -14,32 +17,84 @@ use crate::linear::{Activation, Convention, Linear, Scales, Weight};
 
 const FP4: ElementType = ElementType::F4E2M1FN;
 
+/// The keys of a Quark configuration that change linears or blocks in ways that are not imported.
+const QUARK_KEYS: [&str; 3] = ["layer_quant_config", "layer_type_quant_config", "softmax_quant_spec"];
+
+/// The algorithms of Quark that change stored weights only.
+const QUARK_ALGORITHMS: [&str; 5] = ["awq", "gptq", "gptaq", "smooth", "autosmoothquant"];
+
+/// The reason that a Quark configuration cannot be read.
+fn quark_refusal(config: &Value) -> Option<String> {
+    if let Some(key) = QUARK_KEYS.into_iter().find(|key| is_filled(&config[*key])) {
+        return Some(format!("`{key}` of the configuration is not empty"));
+    }
+    let algorithms = match &config["algo_config"] {
+        Value::Array(algorithms) => &algorithms[..],
+        Value::Null => &[],
+        one => std::slice::from_ref(one),
+    };
+    for algorithm in algorithms.iter().filter(|algorithm| is_filled(algorithm)) {
+        let name = algorithm["name"].as_str().unwrap_or("without a name");
+        if !QUARK_ALGORITHMS.contains(&name) {
+            return Some(format!("the algorithm `{name}` in `algo_config` of the configuration"));
+        }
+    }
+    let global = &config["global_quant_config"];
+    ["output_tensors", "bias"]
+        .into_iter()
+        .find(|key| is_filled(&global[*key]))
+        .map(|key| format!("`{key}` of `global_quant_config`"))
+}
+
+/// The first attribute of a Quark specification that differs from those of MXFP4 along K.
+fn differs_from_mxfp4(spec: &Value, is_dynamic: bool) -> Option<String> {
+    let is = |key: &str, expected: &[Value]| expected.contains(&spec[key]);
+    let all: [(&str, &[Value]); 10] = [
+        ("dtype", &["fp4".into()]),
+        ("group_size", &[32.into()]),
+        ("scale_format", &["e8m0".into()]),
+        ("ch_axis", &[(-1).into(), Value::Null]),
+        ("qscheme", &["per_group".into(), Value::Null]),
+        ("is_dynamic", &[is_dynamic.into(), Value::Null]),
+        ("symmetric", &[true.into(), Value::Null]),
+        ("is_scale_quant", &[false.into(), Value::Null]),
+        ("mx_element_dtype", &[Value::Null]),
+        ("round_method", &["half_even".into(), Value::Null]),
+    ];
+    let (key, _) = all.into_iter().find(|(key, expected)| !is(key, expected))?;
+    Some(format!("`{key}` {}", spec[key]))
+}
+
 /// Reads a linear of AMD Quark: `weight` and E8M0 scales in `weight_scale`.
-pub(super) fn quark(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
+pub(super) fn quark(
+    checkpoint: &Checkpoint,
+    excluded: &Patterns<'_>,
+    mut fields: Fields<'_>,
+) -> Result<Linear, Refusal> {
     let module = fields.module();
     let config = &checkpoint.config["quantization_config"];
-    let layer = &config["layer_quant_config"];
-    if layer.as_object().is_some_and(|layers| !layers.is_empty()) {
-        return Err(unsupported("`layer_quant_config` of the configuration is not empty"));
+    if let Some(reason) = quark_refusal(config) {
+        return Err(unsupported(reason));
     }
-    let excluded = config["exclude"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    if excluded.into_iter().any(|name| name == module) {
+    if excluded.of(module).is_some() {
         let message = format!("the configuration excludes `{module}`, but its weight is quantized");
         return Err(contradiction(message));
     }
     let global = &config["global_quant_config"];
-    let is_mxfp4 =
-        |spec: &Value| spec["dtype"] == "fp4" && spec["group_size"] == 32 && spec["scale_format"] == "e8m0";
-    if !is_mxfp4(&global["weight"]) {
-        let dtype = &global["weight"]["dtype"];
-        return Err(unsupported(format!("`{module}` with Quark weights of the type {dtype}")));
+    if let Some(attribute) = differs_from_mxfp4(&global["weight"], false) {
+        return Err(unsupported(format!("`{module}` with Quark weights of {attribute}")));
     }
     let input = &global["input_tensors"];
     let activation = match input["scale_calculation_mode"].as_str() {
         _ if input.is_null() => Activation::Plain,
-        Some("even") if is_mxfp4(input) => Activation::Mx(FP4, ScaleRounding::Even),
-        Some("floor") if is_mxfp4(input) => Activation::Mx(FP4, ScaleRounding::Floor),
-        _ => return Err(unsupported(format!("the activations of `{module}`"))),
+        mode => match (mode, differs_from_mxfp4(input, true)) {
+            (_, Some(attribute)) => {
+                return Err(unsupported(format!("`{module}` with Quark activations of {attribute}")));
+            }
+            (Some("even"), None) => Activation::Mx(FP4, ScaleRounding::Even),
+            (Some("floor"), None) => Activation::Mx(FP4, ScaleRounding::Floor),
+            _ => return Err(unsupported(format!("the scale calculation of the activations of `{module}`"))),
+        },
     };
     let (codes, scales) = (fields.need("weight")?, fields.need("weight_scale")?);
     let extents @ [n, k] = fp4_extents(codes)?;
@@ -82,12 +137,16 @@ pub(super) fn mlx(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Lin
 /// The key of comfy-kitchen's description in the header.
 pub(super) const COMFY_KEY: &str = "_quantization_metadata";
 
-/// Reads a linear of comfy-kitchen: ModelOpt's names, but the high nibble first and blocked scales.
-pub(super) fn comfy(checkpoint: &Checkpoint, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
-    let module = fields.module();
+/// The description of comfy-kitchen in the header, or the reason that it cannot be read.
+pub(super) fn comfy_description(checkpoint: &Checkpoint) -> Result<Value, Refusal> {
     let text = checkpoint.metadata.get(COMFY_KEY).map_or("", String::as_str);
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| contradiction(format!("`{COMFY_KEY}` of the header is not JSON: {error}")))?;
+    header_json(text, &format!("`{COMFY_KEY}` of the header"))
+}
+
+/// Reads a linear of comfy-kitchen: ModelOpt's names, but the high nibble first and blocked scales.
+pub(super) fn comfy(description: &Result<Value, Refusal>, mut fields: Fields<'_>) -> Result<Linear, Refusal> {
+    let module = fields.module();
+    let value = description.as_ref().map_err(Refusal::clone)?;
     match value["layers"][module]["format"].as_str() {
         Some("nvfp4") => {}
         Some(other) => return Err(unsupported(format!("`{module}` in the format `{other}`"))),

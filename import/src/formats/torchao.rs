@@ -8,7 +8,7 @@ use fourfold_ir::numeric::{CodeFormula, Nvfp4Formula, ScaleMin};
 use fourfold_ir::{ElementType, ScaleRounding};
 use serde_json::Value;
 
-use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, unsupported};
+use super::weights::{BlockScales, block_scaled, contradiction, fp4_extents, header_json, unsupported};
 use crate::fields::{Fields, Refusal, join, matrix, named_type, require_dtype, scalar};
 use crate::imported::LeftOutCode;
 use crate::linear::{Activation, Convention, Linear};
@@ -35,22 +35,24 @@ fn description(metadata: &BTreeMap<String, String>, tensor: &str) -> Result<(Str
         let message = format!("the header does not describe the tensor `{tensor}`");
         return Err(Refusal::new(LeftOutCode::AmbiguousFormat, message));
     };
-    let value: Value = serde_json::from_str(text).map_err(|error| {
-        contradiction(format!("the description of `{tensor}` in the header is not JSON: {error}"))
-    })?;
+    let value = header_json(text, &format!("the description of `{tensor}` in the header"))?;
     let ty = value["_type"].as_str().unwrap_or_default().to_owned();
     Ok((ty, value["_data"].clone()))
 }
 
 /// Returns true if a header describes tensors of torchao.
 pub(super) fn is_described(metadata: &BTreeMap<String, String>) -> bool {
+    let is_one = |text: &String| {
+        text.contains("\"_type\"") && (text.contains("NVFP4Tensor") || text.contains("MXTensor"))
+    };
     metadata.contains_key("tensor_names") && metadata.values().any(|text| text.contains("\"_type\""))
+        || metadata.values().any(is_one)
 }
 
 /// The type of the tensors before quantization.
 pub(super) fn original_type(metadata: &BTreeMap<String, String>) -> Option<ElementType> {
     metadata.values().filter(|text| text.contains("orig_dtype")).find_map(|text| {
-        let value: Value = serde_json::from_str(text).ok()?;
+        let value = header_json(text, "").ok()?;
         named_type(value["_data"]["orig_dtype"]["_data"].as_str()?)
     })
 }
@@ -104,6 +106,12 @@ fn nvfp4(arguments: &Value, tensor: &str, fields: &mut Fields<'_>) -> Result<Act
             "the header states no quantized activations, but there is `{}`",
             scale.name
         ))),
+        (true, Some(scale)) if arguments["use_dynamic_per_tensor_scale"] == true => {
+            Err(contradiction(format!(
+                "the header states a scale of each call for the activations, but there is `{}`",
+                scale.name
+            )))
+        }
         (true, Some(scale)) => Ok(Activation::Nvfp4(scalar(scale, Multiply)?, activation_formula())),
         (true, None) if arguments["use_dynamic_per_tensor_scale"] == true => {
             Ok(Activation::Nvfp4OfCall(activation_formula()))

@@ -2,6 +2,7 @@
 
 use fourfold_executor::TensorReference;
 use fourfold_ir::{ElementType, ScaleLayout};
+use serde_json::Value;
 
 use crate::checkpoint::Tensor;
 use crate::fields::{Refusal, matrix, require_dtype, require_shape, scalar, times, wrong_shape};
@@ -98,6 +99,28 @@ fn require_blocked(scales: &Tensor, n: u64, blocks: u64) -> Result<(), Refusal> 
     }
     let reason = format!("the padded size of blocked scales of [{n}, {blocks}]");
     Err(wrong_shape(scales, &reason))
+}
+
+/// The maximum size of JSON in the header of a file in bytes, which is that of a configuration file.
+const JSON_LIMIT: usize = 4 << 20;
+
+/// Parses JSON in the header of a file. `what` names it.
+pub(super) fn header_json(text: &str, what: &str) -> Result<Value, Refusal> {
+    if text.len() > JSON_LIMIT {
+        let message = format!("{what} has more than {JSON_LIMIT} bytes, the limit");
+        return Err(Refusal::new(LeftOutCode::UnsupportedFormat, message));
+    }
+    serde_json::from_str(text).map_err(|error| contradiction(format!("{what} is not JSON: {error}")))
+}
+
+/// Returns true if a value of a configuration states something.
+pub(super) fn is_filled(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(object) => !object.is_empty(),
+        _ => true,
+    }
 }
 
 /// The refusal of a format that is known, but not imported.
