@@ -4,10 +4,9 @@
 //! weight. Extents are innermost first. Experts are stacked: a weight `[K, N, E]` becomes E linears.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{RangeHash, RegularFile, TensorEncoding, TensorReference, io_error};
+use fourfold_executor::{RangeHash, RegularFile, TensorEncoding, TensorReference};
 use fourfold_ir::{ElementType, ScaleLayout};
 use gguf_rs_lib::format::GGUFTensorType;
 use gguf_rs_lib::reader::GGUFFileReader;
@@ -78,7 +77,7 @@ impl Model {
             let malformed = |reason: String| ImportError::Malformed { path: path.clone(), reason };
             let text = path.to_str().ok_or_else(|| ImportError::PathText { path: path.clone() })?;
             let file = RegularFile::open(path)?;
-            let reader = GGUFFileReader::new(BufReader::new(Cursor { file: &file, position: 0 }))
+            let reader = GGUFFileReader::new(file.reader())
                 .map_err(|error| malformed(format!("it is not a GGUF file of version 3: {error}")))?;
             let parts = reader.metadata().get_u64("split.count").unwrap_or(1);
             if parts > 1 && parts != files.len() as u64 {
@@ -259,33 +258,5 @@ impl Module<'_> {
         }
         let weight = Weight { codes: reference, element: ElementType::F4E2M1FN, scales };
         Ok(Linear { name, n, k, weight, activation: Activation::Plain, input_factor: None, bias, notes })
-    }
-}
-
-/// Reads a file from a position on.
-struct Cursor<'a> {
-    file: &'a RegularFile,
-    position: u64,
-}
-
-impl Read for Cursor<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.length().saturating_sub(self.position).min(buffer.len() as u64);
-        let bytes = self.file.read(self.position, count).map_err(io_error)?;
-        buffer[..bytes.len()].copy_from_slice(&bytes);
-        self.position += count;
-        Ok(bytes.len())
-    }
-}
-
-impl Seek for Cursor<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let position = match to {
-            SeekFrom::Start(position) => Some(position),
-            SeekFrom::End(offset) => self.file.length().checked_add_signed(offset),
-            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
-        };
-        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.position)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +80,11 @@ impl RegularFile {
         Ok(bytes)
     }
 
+    /// A buffered reader of the whole file, for parsers. It ends where the file ended when it was opened.
+    pub fn reader(&self) -> impl Read + Seek + '_ {
+        BufReader::new(Cursor { file: self, position: 0 })
+    }
+
     /// Hashes the bytes from `start` to before `end` with BLAKE3, part by part.
     ///
     /// # Errors
@@ -90,6 +95,35 @@ impl RegularFile {
             return Err(failed(io::ErrorKind::UnexpectedEof.into()));
         }
         RangeHash::of(&self.file, start, end).map_err(failed)
+    }
+}
+
+/// Reads a file from its start, for parsers that take a reader.
+#[derive(Debug)]
+struct Cursor<'a> {
+    file: &'a RegularFile,
+    position: u64,
+}
+
+impl Read for Cursor<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let rest = usize::try_from(self.file.length.saturating_sub(self.position)).unwrap_or(usize::MAX);
+        let count = rest.min(buffer.len());
+        self.file.file.read_exact_at(&mut buffer[..count], self.position)?;
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for Cursor<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(offset) => self.file.length.checked_add_signed(offset),
+            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
     }
 }
 
