@@ -146,6 +146,7 @@ fn settings_of_compressed_tensors_are_honoured_or_refused() {
         (at(&["input_activations", "dynamic"]), json!(true), UnsupportedFormat, "`dynamic` true"),
         (at(&["input_activations", "strategy"]), json!("token"), UnsupportedFormat, "`strategy` \"token\""),
         (at(&["format"]), json!("dense"), Contradiction, "`dense`"),
+        (vec!["format"], json!("dense"), Contradiction, "`dense`"),
         (at(&["targets"]), json!(["re:.*nothing"]), Contradiction, "targets `a`"),
         (at(&["targets"]), json!(["Embedding"]), Contradiction, "targets `a`"),
         (vec!["ignore"], json!(["re:^a"]), Contradiction, "`re:^a`"),

@@ -35,8 +35,8 @@ enum Groups<'a> {
 /// A group of the configuration.
 struct Group<'a> {
     config: &'a Value,
-    /// The storage format, that of the configuration unless the group has its own.
-    format: &'a Value,
+    /// The storage formats of the group and of the whole configuration.
+    formats: [&'a Value; 2],
     targets: Patterns<'a>,
 }
 
@@ -102,7 +102,7 @@ impl<'a> CompressedTensors<'a> {
         };
         let group = |group: &'a Value| Group {
             config: group,
-            format: group.get("format").filter(|format| format.is_string()).unwrap_or(&config["format"]),
+            formats: [&group["format"], &config["format"]],
             targets: Patterns::new([&group["targets"]]),
         };
         let groups = match config.get("config_groups").and_then(Value::as_object) {
@@ -241,9 +241,9 @@ fn of_group(group: &Group<'_>, form: Form) -> Option<Result<Stated, Refusal>> {
     if size(weights) != form.group_size() {
         return None;
     }
-    let format = group.format.as_str();
+    let mut formats = group.formats.iter().filter_map(|format| format.as_str());
     if let Some(format) =
-        format.filter(|format| *format != "mixed-precision" && !form.formats().contains(format))
+        formats.find(|format| *format != "mixed-precision" && !form.formats().contains(format))
     {
         let message =
             format!("the configuration states the storage format `{format}`, but weights are {form:?}");
