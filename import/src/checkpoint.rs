@@ -41,7 +41,7 @@ pub(crate) struct Checkpoint {
 
 /// The tensors of a module, by the last part of their names. A header may have a module per tensor, and a map would
 /// take ten times as much memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tensors(Vec<(String, Tensor)>);
 
 impl Tensors {
@@ -224,7 +224,9 @@ impl Checkpoint {
                 shape: stored.shape.iter().map(|extent| *extent as u64).collect(),
             };
             // Sorted when every file is read.
-            self.modules.entry(module.to_owned()).or_default().0.push((field.to_owned(), tensor));
+            let tensors = self.modules.entry(module.to_owned());
+            let tensors = tensors.or_insert_with(|| Tensors(Vec::with_capacity(1)));
+            tensors.0.push((field.to_owned(), tensor));
         }
         self.metadata.extend(file.metadata().iter().map(|(key, value)| (key.clone(), value.clone())));
         Ok(file)
