@@ -29,7 +29,7 @@ use crate::options::ImportOptions;
 pub(crate) const GRAPH_FILE: &str = "graph.json";
 
 /// The largest graph that is read, in bytes.
-const MOST_BYTES: u64 = 256 << 20;
+const MOST_BYTES: u64 = 32 << 20;
 
 /// Imports a graph. What cannot be translated is left out as a whole.
 ///
