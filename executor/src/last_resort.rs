@@ -8,6 +8,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::panic;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -83,21 +84,41 @@ unsafe extern "C" {
 
 /// Makes a failed allocation end this process with `code`. Writes `stdout` to standard output, even under
 /// [`stdout_on_stderr`](crate::stdout_on_stderr), and `stderr` to standard error. Requires [`Allocator`] as the
-/// global allocator. Later calls have no effect. Other causes of SIGABRT are unaffected.
+/// global allocator. Later calls have no effect. Other causes of SIGABRT, and other panics, are unaffected.
+///
+/// A new thread also needs memory that no allocator provides: its signal stack. The standard library panics without it,
+/// before the thread runs anything. That panic ends the process likewise.
 pub fn report_memory_exhaustion(stdout: String, stderr: String, code: u8) {
-    if ENDING.set(Ending { stdout, stderr, code }).is_ok() {
-        let handler: extern "C" fn(c_int) = on_abort;
-        // SAFETY: the handler calls only async-signal-safe functions.
-        unsafe { signal(SIGABRT, handler as usize) };
+    if ENDING.set(Ending { stdout, stderr, code }).is_err() {
+        return;
     }
+    let handler: extern "C" fn(c_int) = on_abort;
+    // SAFETY: the handler calls only async-signal-safe functions.
+    unsafe { signal(SIGABRT, handler as usize) };
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| match ENDING.get() {
+        Some(ending) if info.payload_as_str().is_some_and(lacks_signal_stack) => end(ending),
+        _ => usual(info),
+    }));
+}
+
+/// Returns true for the standard library's message in a thread without memory for a signal stack.
+fn lacks_signal_stack(message: &str) -> bool {
+    ["failed to allocate an alternative stack", "failed to set up alternative stack guard page"]
+        .iter()
+        .any(|start| message.starts_with(start))
 }
 
 /// Runs on the aborting thread, before the system ends the process; returning lets it proceed.
 extern "C" fn on_abort(_: c_int) {
     let Some(ending) = ENDING.get() else { return };
-    if REFUSED.get() == 0 {
-        return;
+    if REFUSED.get() != 0 {
+        end(ending);
     }
+}
+
+/// Writes the report and ends the process. Async-signal-safe.
+fn end(ending: &Ending) -> ! {
     while IS_ENDING.swap(true, Ordering::Relaxed) {
         // SAFETY: `pause` is async-signal-safe. The other thread ends the process.
         unsafe { pause() };

@@ -12,7 +12,7 @@
 //! tensors of the model. Three more parts of a checkpoint become programs: linears that share an input, feed-forward
 //! blocks, and blocks of known architectures. A graph becomes one program.
 //!
-//! What does not become a program is [left out](LeftOut), with a stable code and a message. [`write()`] writes the
+//! Other parts are [left out](LeftOut), each with a stable code and a message. [`write()`] writes the
 //! programs of an import to a folder.
 #![forbid(unsafe_code)]
 

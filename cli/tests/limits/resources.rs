@@ -112,10 +112,7 @@ impl Bounded {
         let code =
             ended.status.code().unwrap_or_else(|| panic!("signal {:?}: {}", ended.status.signal(), what()));
         assert!([0, 3].contains(&code), "{}", what());
-        // The standard library panics in a new thread that has no memory for its signal stack. No code of ours has run
-        // there, and the command ends like after any other failed allocation.
-        let count = |text: &str| ended.stderr.matches(text).count();
-        assert_eq!(count("panicked"), count("failed to allocate an alternative stack"), "{}", what());
+        assert!(!ended.stderr.contains("panicked"), "{}", what());
         let report: Value = serde_json::from_str(&ended.stdout)
             .unwrap_or_else(|error| panic!("{error}: `{}`; {}", ended.stdout, what()));
         assert!(report.is_object(), "{}", what());
