@@ -45,6 +45,7 @@ mod emulation;
 mod epilogue;
 mod extents;
 pub mod hopper;
+pub mod row;
 pub mod select;
 mod source;
 mod spec;

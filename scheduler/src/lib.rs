@@ -62,7 +62,7 @@ pub use normalize::{
 };
 pub use partition::partition;
 pub use plan::{
-    BlockQuantizePlan, Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep,
+    RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowStep, RowStepKind, BlockQuantizePlan, Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep,
     KernelOutput, OutputKind, Partition, Plan, Roles, ScaledMmaPlan, Segment, SegmentKind, Tier,
 };
 pub use reason::{ReasonCode, Rejection};

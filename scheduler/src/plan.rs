@@ -1,6 +1,7 @@
 //! The types of a partition: segments in run order, kernel plans, and a decision for every op.
 
 mod interface;
+mod row;
 
 use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{
@@ -8,6 +9,9 @@ use fourfold_ir::{
     ScaleLayout, ScaleRounding, UnaryKind, Value,
 };
 
+pub use self::row::{
+    RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowStep, RowStepKind,
+};
 use crate::reason::{ReasonCode, Rejection};
 
 /// A program cut into segments.

@@ -65,7 +65,7 @@ pub fn emulate(source: &KernelSource) -> Option<KernelSource> {
             (DOT_PRODUCT, TENSOR_MEMORY.as_str(), Some(translation))
         }
         KernelKind::ScaledMma => (DOT_PRODUCT, PRELUDE.as_str(), None),
-        KernelKind::BlockQuantize => (block_quantize::STORE, WITHOUT_PRODUCT, None),
+        KernelKind::BlockQuantize | KernelKind::Row => (block_quantize::STORE, WITHOUT_PRODUCT, None),
     };
     EMULATED_TARGETS.contains(&source.target).then(|| KernelSource {
         architecture: EMULATOR.trim_start_matches("sm_"),

@@ -141,7 +141,7 @@ fn has_more_digits(step: &Step) -> bool {
 
 /// The device function of a kind; `None` for one that is not in [`crate::BINARY_FUNCTIONS`]. The intrinsics round once, and the compiler
 /// does not fuse them.
-fn function(kind: BinaryKind) -> Option<&'static str> {
+pub(crate) fn function(kind: BinaryKind) -> Option<&'static str> {
     Some(match kind {
         BinaryKind::Add => "__fadd_rn",
         BinaryKind::Sub => "__fsub_rn",
@@ -154,7 +154,7 @@ fn function(kind: BinaryKind) -> Option<&'static str> {
 }
 
 /// The C++ comparison operator. IEEE semantics, as in programs: with NaN only `!=` holds.
-pub(super) fn comparison(predicate: Predicate) -> &'static str {
+pub(crate) fn comparison(predicate: Predicate) -> &'static str {
     match predicate {
         Predicate::Eq => "==",
         Predicate::Ne => "!=",
@@ -166,7 +166,7 @@ pub(super) fn comparison(predicate: Predicate) -> &'static str {
 }
 
 /// The exact literal of any f32, including infinities and NaN.
-fn literal(bits: u32) -> String {
+pub(crate) fn literal(bits: u32) -> String {
     format!("__uint_as_float(0x{bits:08x}u)")
 }
 

@@ -59,6 +59,8 @@ pub enum KernelKind {
     ScaledMma,
     /// A standalone `block_quantize`.
     BlockQuantize,
+    /// Elementwise steps and reductions along rows.
+    Row,
 }
 
 /// The device code is compiled to PTX for another architecture, rewritten by

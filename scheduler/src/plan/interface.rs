@@ -144,7 +144,7 @@ fn block_quantize_signature(plan: &BlockQuantizePlan) -> String {
     )
 }
 
-fn rounding_suffix(rounding: Option<ScaleRounding>, formula: Nvfp4Formula) -> String {
+pub(super) fn rounding_suffix(rounding: Option<ScaleRounding>, formula: Nvfp4Formula) -> String {
     match rounding {
         None if formula == Nvfp4Formula::DEFAULT => String::new(),
         None => format!(":{formula}"),
