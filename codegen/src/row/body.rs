@@ -16,6 +16,8 @@ pub(crate) struct Phase {
     pub(crate) row: Vec<String>,
     /// Statements per pair of elements.
     pub(crate) element: Vec<String>,
+    /// The same where earlier phases kept the results of expensive steps in registers.
+    pub(crate) element_kept: Vec<String>,
     /// The positions of operands that the loop reads, one per element.
     pub(crate) reads: Vec<usize>,
     /// The reductions that the loop feeds.
@@ -84,6 +86,8 @@ pub(crate) fn phases(program: &RowProgram) -> Vec<Phase> {
         RowRef::Step(step) => levels[step],
     };
     let count = levels.iter().max().map_or(1, |last| last + 1);
+    let kept = kept(program);
+    let divisors = divisors(program);
     let mut slot = 0;
     (0..count)
         .map(|at| {
@@ -116,16 +120,100 @@ pub(crate) fn phases(program: &RowProgram) -> Vec<Phase> {
                 }
                 if is_element(program, RowRef::Step(position)) {
                     if needed[position] {
-                        phase.element.extend(statement(program, position));
+                        let lines = statement(program, position);
+                        phase.element.extend(lines.clone());
+                        match kept.iter().find(|kept| kept.step == position) {
+                            Some(kept) if kept.phase == at => {
+                                phase.element_kept.extend(lines);
+                                phase.element_kept.push(kept.keep());
+                            }
+                            Some(kept) => phase.element_kept.push(kept.read()),
+                            None => phase.element_kept.extend(lines),
+                        }
                     }
                 } else if levels[position] == at {
                     phase.row.extend(statement(program, position));
                 }
             }
+            let divisors = divisors.iter().filter(|value| level(**value) == at);
+            phase.row.extend(divisors.map(|value| {
+                format!("Divisor const {} = Divisor::of({});", divisor(*value), number(program, *value, 0))
+            }));
             phase.reads.sort_unstable();
             phase
         })
         .collect()
+}
+
+/// A step whose results stay in registers, because a later phase needs them and they are expensive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Kept {
+    /// The step's position.
+    pub(crate) step: usize,
+    /// The phase that computes it.
+    pub(crate) phase: usize,
+    /// True if two results are one word.
+    pub(crate) is_packed: bool,
+}
+
+impl Kept {
+    fn keep(&self) -> String {
+        let step = self.step;
+        match self.is_packed {
+            true => format!("k{step}[turn][pair] = s{step};"),
+            false => format!("k{step}[turn][2 * pair] = s{step}a, k{step}[turn][2 * pair + 1] = s{step}b;"),
+        }
+    }
+
+    fn read(&self) -> String {
+        let step = self.step;
+        match self.is_packed {
+            true => format!("uint32_t const s{step} = k{step}[turn][pair];"),
+            false => {
+                format!("float const s{step}a = k{step}[turn][2 * pair], s{step}b = k{step}[turn][2 * pair + 1];")
+            }
+        }
+    }
+}
+
+/// The expensive steps that several phases need.
+pub(crate) fn kept(program: &RowProgram) -> Vec<Kept> {
+    let levels = levels(program);
+    let level = |value: RowRef| match value {
+        RowRef::Operand(_) => 0,
+        RowRef::Step(step) => levels[step],
+    };
+    let count = levels.iter().max().map_or(1, |last| last + 1);
+    let needed_in = |at: usize| {
+        let mut needed = vec![false; program.steps.len()];
+        let mut reads = Vec::new();
+        for (position, step) in program.steps.iter().enumerate() {
+            if matches!(step.kind, RowStepKind::Reduce(_)) && levels[position] == at + 1 {
+                need(program, step.operands[0], &mut needed, &mut reads);
+            }
+        }
+        for output in program.outputs.iter().filter(|output| level(output.of) == at) {
+            need(program, output.of, &mut needed, &mut reads);
+        }
+        needed
+    };
+    let needed: Vec<Vec<bool>> = (0..count).map(needed_in).collect();
+    let steps = program.steps.iter().enumerate().filter(|(_, step)| is_expensive(step.kind));
+    let kept = steps.filter_map(|(position, step)| {
+        let mut phases = (0..count).filter(|at| needed[*at][position]);
+        let first = phases.next()?;
+        phases.next()?;
+        Some(Kept { step: position, phase: first, is_packed: is_packed(step.element) })
+    });
+    kept.collect()
+}
+
+fn is_expensive(kind: RowStepKind) -> bool {
+    match kind {
+        RowStepKind::Unary(kind) => !matches!(kind, UnaryKind::Neg | UnaryKind::Abs | UnaryKind::Relu),
+        RowStepKind::Binary(kind) => matches!(kind, BinaryKind::Div | BinaryKind::Pow),
+        _ => false,
+    }
 }
 
 /// Marks the element steps that a value needs, and the operands that they read.
@@ -257,6 +345,12 @@ fn expression(program: &RowProgram, position: usize, half: usize) -> String {
     match step.kind {
         RowStepKind::Constant(bits) => literal(bits),
         RowStepKind::Unary(kind) => format!("fn_{kind}({})", operand(0)),
+        RowStepKind::Binary(BinaryKind::Div)
+            if !is_element(program, step.operands[1]) && is_element(program, step.operands[0]) =>
+        {
+            let way = if step.element == ElementType::F32 { "quotient" } else { "estimate" };
+            format!("{}.{way}({})", divisor(step.operands[1]), operand(0))
+        }
         RowStepKind::Binary(kind) => {
             let function = function(kind).unwrap_or("unsupported");
             format!("{function}({}, {})", operand(0), operand(1))
@@ -268,6 +362,24 @@ fn expression(program: &RowProgram, position: usize, half: usize) -> String {
         RowStepKind::Select => format!("{} ? {} : {}", operand(0), operand(1), operand(2)),
         RowStepKind::Convert | RowStepKind::Reduce(_) => operand(0),
     }
+}
+
+/// The name of the prepared divisor that a row value is.
+fn divisor(value: RowRef) -> String {
+    format!("by_{value}")
+}
+
+/// The divisors that elements are divided by, each prepared once per row.
+fn divisors(program: &RowProgram) -> Vec<RowRef> {
+    let mut divisors = Vec::new();
+    for step in &program.steps {
+        let [left, right] = step.operands[..] else { continue };
+        let is_uniform = !is_element(program, right) && is_element(program, left);
+        if step.kind == RowStepKind::Binary(BinaryKind::Div) && is_uniform && !divisors.contains(&right) {
+            divisors.push(right);
+        }
+    }
+    divisors
 }
 
 /// Returns whether a step can have more digits than its element type.

@@ -6,7 +6,7 @@ use fourfold_scheduler::{RowOutputKind, RowProgram};
 use minijinja::context;
 use serde::Serialize;
 
-use super::body::{self, Phase, Written};
+use super::body::{self, Kept, Phase, Written};
 use super::{Configuration, RowSpec};
 use crate::epilogue::outputs::blocks;
 use crate::epilogue::{
@@ -57,7 +57,10 @@ struct Context {
     matrices: Vec<Operand>,
     vectors: Vec<Operand>,
     scalars: String,
+    /// Type, name and value of what all rows share.
+    shared: Vec<[String; 3]>,
     phases: Vec<Phase>,
+    kept: Vec<Kept>,
     row_outputs: Vec<OutputText>,
     outputs_count: usize,
     /// Elements per scale in the checks of `abi.cu.j2`.
@@ -122,14 +125,14 @@ fn operand(index: usize, element: ElementType) -> Operand {
     }
 }
 
-/// The statements that load what a row has once.
-fn scalars(program: &RowProgram) -> String {
-    let mut lines = Vec::new();
+/// The members and statements of what all rows share, and the statements of a row: its own loads, and the shared names.
+fn scalars(program: &RowProgram) -> (Vec<[String; 3]>, String) {
+    let (mut shared, mut lines) = (Vec::new(), Vec::new());
     for (index, operand) in program.operands.iter().enumerate() {
         let element = operand.element;
         match operand.shape {
             OperandShape::Scalar => {
-                lines.push(format!("  float const x{index} = load_{element}(p.operands[{index}], 0);"));
+                shared.push(["float".to_owned(), format!("x{index}"), format!("load_{element}(p.operands[{index}], 0)")]);
             }
             OperandShape::Column => lines.push(format!(
                 "  float const x{index} = row.is_inside ? load_{element}(p.operands[{index}], row.index) : 0.0f;"
@@ -140,11 +143,13 @@ fn scalars(program: &RowProgram) -> String {
     for (position, output) in program.outputs.iter().enumerate() {
         if let RowOutputKind::Quantized { format, scale_rounding, formula, global: Some(global), .. } = output.kind {
             if is_nvfp4(format, scale_rounding, formula) {
-                lines.push(format!("  Nvfp4Tensor const tensor{position} = nvfp4_tensor(x{global});"));
+                let value = format!("nvfp4_tensor(load_f32(p.operands[{global}], 0))");
+                shared.push(["Nvfp4Tensor".to_owned(), format!("tensor{position}"), value]);
             }
         }
     }
-    lines.join("\n")
+    lines.extend(shared.iter().map(|[ty, name, _]| format!("  {ty} const {name} = shared_values.{name};")));
+    (shared, lines.join("\n"))
 }
 
 /// Returns whether a quantization has the fast path of `nvfp4.cuh`.
@@ -322,6 +327,7 @@ fn context(spec: &RowSpec) -> Context {
         RowOutputKind::Value => None,
     });
     let outputs = sizes(program);
+    let (shared, scalars) = scalars(program);
     Context {
         formula: [spec.signature()],
         signature: spec.signature(),
@@ -344,7 +350,9 @@ fn context(spec: &RowSpec) -> Context {
         matrices: of(OperandShape::Matrix),
         vectors: of(OperandShape::Row),
         all_operands: operands.iter().map(|(operand, _)| operand.clone()).collect(),
-        scalars: scalars(program),
+        scalars,
+        shared,
+        kept: body::kept(program),
         row_outputs: self::outputs(program, &phases),
         outputs_count: outputs.len(),
         phases,

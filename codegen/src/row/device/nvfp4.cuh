@@ -78,7 +78,8 @@ __device__ __forceinline__ Nvfp4Codes nvfp4(float const (&values)[16], uint32_t 
   result.scale = pair & 0xFFu;
   float const factor = result.scale == 0u ? 0.0f : reciprocal_estimate(scale * tensor.global) * 0x1p-126f;
   uint32_t const near = __vminu2(nvfp4_codes(values, factor, result.words[0]), nvfp4_codes(values + 8, factor, result.words[1]));
-  bool const is_sure = amax < tensor.limit && ((pair ^ pair >> 8) & 0xFFu) == 0u && (near & 0xFFFFu) >= 2u && near >= 0x20000u;
+  // A subnormal scale may be so much smaller than its quotient that codes exceed 7; they saturate.
+  bool const is_sure = amax < tensor.limit && result.scale - 1u >= 7u && ((pair ^ pair >> 8) & 0xFFu) == 0u && (near & 0xFFFFu) >= 2u && near >= 0x20000u;
   if (!is_sure) {
     return nvfp4_exact(values, amax, tensor.global);
   }
