@@ -4,7 +4,7 @@
 //! of two bf16 values is one instruction; every other value is two variables.
 
 use fourfold_ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind};
-use fourfold_scheduler::{RowProgram, RowRef, RowStepKind};
+use fourfold_scheduler::{RowProgram, RowRef, RowStep, RowStepKind};
 use serde::Serialize;
 
 use crate::epilogue::body::{comparison, function, literal};
@@ -39,6 +39,8 @@ pub(crate) struct Reduction {
     pub(crate) combine: &'static str,
     /// The two operands.
     pub(crate) values: [String; 2],
+    /// The factors of both operands if they are f32 products that are added; they are not rounded then.
+    pub(crate) products: Option<[[String; 2]; 2]>,
     /// The result, given the combined number `total`.
     pub(crate) result: String,
 }
@@ -268,7 +270,7 @@ fn word(program: &RowProgram, value: RowRef) -> Option<String> {
 fn reduction(program: &RowProgram, step: usize, slot: usize, kind: ReduceKind) -> Reduction {
     let value = program.steps[step].operands[0];
     let element = program.steps[step].element;
-    let total = if kind == ReduceKind::Mean { "__fdiv_rn(total, static_cast<float>(p.columns))" } else { "total" };
+    let total = if kind == ReduceKind::Mean { "total * p.per_column" } else { "total" };
     let result = match element {
         ElementType::F32 => total.to_owned(),
         _ => format!("round_{element}({total})"),
@@ -279,7 +281,15 @@ fn reduction(program: &RowProgram, step: usize, slot: usize, kind: ReduceKind) -
         ReduceKind::Min => "Min",
         ReduceKind::Amax => "Amax",
     };
-    Reduction { step, slot, combine, values: [0, 1].map(|half| number(program, value, half)), result }
+    let product = match value {
+        RowRef::Step(of) if matches!(kind, ReduceKind::Sum | ReduceKind::Mean) => Some(&program.steps[of]),
+        _ => None,
+    };
+    let is_product = |step: &&RowStep| step.kind == RowStepKind::Binary(BinaryKind::Mul) && step.element == ElementType::F32;
+    let products = product.filter(is_product).map(|product| {
+        [0, 1].map(|half| [0, 1].map(|factor| number(program, product.operands[factor], half)))
+    });
+    Reduction { step, slot, combine, values: [0, 1].map(|half| number(program, value, half)), products, result }
 }
 
 fn written(program: &RowProgram, output: usize) -> Written {

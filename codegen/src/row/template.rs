@@ -80,6 +80,9 @@ struct Operand {
     index: usize,
     element: String,
     bits: usize,
+    /// The bytes before the elements at `column`, of the row and of a row operand.
+    at_column: String,
+    at_own_column: String,
     /// Statements that load the elements at `column` and `other`.
     load_pair_matrix: String,
     load_pair_row: String,
@@ -120,6 +123,8 @@ fn operand(index: usize, element: ElementType) -> Operand {
         index,
         element: element.to_string(),
         bits: element.storage_bits(),
+        at_column: bytes("(start + column)", element.storage_bits()),
+        at_own_column: bytes("static_cast<int64_t>(column)", element.storage_bits()),
         load_pair_matrix: pair(&|column| format!("start + {column}")),
         load_pair_row: pair(&|column| column.to_owned()),
     }
@@ -175,6 +180,15 @@ fn outputs(program: &RowProgram, phases: &[Phase]) -> Vec<OutputText> {
     texts.collect()
 }
 
+/// The bytes before a number of elements, as an expression.
+fn bytes(elements: &str, bits: usize) -> String {
+    match bits {
+        4 => format!("({elements} >> 1)"),
+        8 => elements.to_owned(),
+        _ => format!("{elements} * {}", bits / 8),
+    }
+}
+
 fn value(position: usize, at: usize, element: ElementType, written: &Written) -> OutputText {
     let [a, b] = &written.values;
     let bits = element.storage_bits();
@@ -196,7 +210,8 @@ fn value(position: usize, at: usize, element: ElementType, written: &Written) ->
         declare: format!("{words} o{position};"),
         put,
         store: format!(
-            "*reinterpret_cast<{words} *>(static_cast<uint8_t *>(p.outputs[{at}]) + (start + column) * {bits} / 8) = o{position};"
+            "*reinterpret_cast<{words} *>(static_cast<uint8_t *>(p.outputs[{at}]) + {}) = o{position};",
+            bytes("(start + column)", bits)
         ),
         store_one: format!("store_{element}(p.outputs[{at}], row.index, {a});"),
         store_first: format!("store_{element}(p.outputs[{at}], start + column, {a});"),
@@ -224,8 +239,8 @@ fn quantized(position: usize, at: usize, kind: RowOutputKind, written: &Written)
         _ => format!("larger(bits_of(low_f16({m})), bits_of(high_f16({m})))"),
     };
     let place = match layout {
-        ScaleLayout::Blocked => format!("scale_at(p.rows, p.columns / {block}, row.batch, row.row, column / {block})"),
-        ScaleLayout::Linear => format!("(start + column) / {block}"),
+        ScaleLayout::Blocked => format!("scale_place(p, row, static_cast<uint32_t>(column) / {block}u)"),
+        ScaleLayout::Linear => format!("(start + column) >> {}", block.trailing_zeros()),
     };
     let bits = format.element.storage_bits();
     let words = format!("Words<kValues * {bits} / 8>");
@@ -248,8 +263,9 @@ fn quantized(position: usize, at: usize, kind: RowOutputKind, written: &Written)
         declare: format!("float {q}[kValues];\n      uint32_t {m} = 0u;"),
         put: format!("{q}[2 * pair] = {a}, {q}[2 * pair + 1] = {b};\n        {amax}"),
         store: format!(
-            "{codes}\n      *reinterpret_cast<{words} *>(static_cast<uint8_t *>(p.outputs[{at}]) + (start + column) * {bits} / 8) = o{position};\n      \
-             static_cast<uint8_t *>(p.outputs[{scales}])[{place}] = static_cast<uint8_t>(scale{position});"
+            "{codes}\n      *reinterpret_cast<{words} *>(static_cast<uint8_t *>(p.outputs[{at}]) + {}) = o{position};\n      \
+             static_cast<uint8_t *>(p.outputs[{scales}])[{place}] = static_cast<uint8_t>(scale{position});",
+            bytes("(start + column)", bits)
         ),
         pad: match layout {
             ScaleLayout::Blocked => format!("static_cast<uint8_t *>(p.outputs[{scales}])[{place}] = 0;"),

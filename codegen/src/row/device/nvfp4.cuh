@@ -53,7 +53,9 @@ struct Nvfp4Codes {
   uint32_t scale;
 };
 
-__device__ __noinline__ Nvfp4Codes nvfp4_exact(float const (&values)[16], uint32_t amax, float global) {
+// Takes the values in registers: a call by reference would store them to memory on every path.
+__device__ __noinline__ Nvfp4Codes nvfp4_exact(float4 a, float4 b, float4 c, float4 d, uint32_t amax, float global) {
+  float const values[16] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
   Nvfp4Codes result = {{0u, 0u}, Nvfp4::scale(amax, global)};
   Nvfp4::Step const step = Nvfp4::step(result.scale, amax, global);
 #pragma unroll
@@ -81,7 +83,8 @@ __device__ __forceinline__ Nvfp4Codes nvfp4(float const (&values)[16], uint32_t 
   // A subnormal scale may be so much smaller than its quotient that codes exceed 7; they saturate.
   bool const is_sure = amax < tensor.limit && result.scale - 1u >= 7u && ((pair ^ pair >> 8) & 0xFFu) == 0u && (near & 0xFFFFu) >= 2u && near >= 0x20000u;
   if (!is_sure) {
-    return nvfp4_exact(values, amax, tensor.global);
+    float const *v = values;
+    return nvfp4_exact({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}, {v[8], v[9], v[10], v[11]}, {v[12], v[13], v[14], v[15]}, amax, tensor.global);
   }
   if (result.scale == 0u) {
     result.words[0] = result.words[1] = 0u;
