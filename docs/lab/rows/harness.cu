@@ -64,7 +64,7 @@ void launch(Case const &c, int rows, int n, cudaStream_t st, bool force_narrow =
   p.operands[1] = c.w; p.operands[2] = c.g;
 #endif
   p.outputs[0] = c.y0; p.outputs[1] = c.y1;
-  cudaLaunchConfig_t l = {}; int64_t most = (int64_t)sms * CTAS; l.gridDim = (unsigned)std::min<int64_t>(p.units, most); l.blockDim = kThreads; l.stream = st;
+  cudaLaunchConfig_t l = {}; int64_t most = ((int64_t)sms * CTAS + p.tiles - 1) / p.tiles * p.tiles; l.gridDim = (unsigned)std::min<int64_t>(p.units, most); l.blockDim = kThreads; l.stream = st;
   cudaLaunchAttribute at[1]; at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization; at[0].val.programmaticStreamSerializationAllowed = 1; l.attrs = at; l.numAttrs = 1;
   CK(cudaLaunchKernelEx(&l, kernel<sizeof(Parameters), kThreads>, p));
 }
