@@ -30,8 +30,8 @@ __device__ __forceinline__ void high_bytes(uint32_t const (&w)[8], uint32_t &eve
 // if a product is within 2^-16 units of a tie between codes.
 //
 // Numbers below 2^-126 are evenly spaced, as e2m1's are below 1, so bits 22 to 24 of the product are the code, rounded
-// down. They are moved to bits 24 to 26, and half a unit is added. The product must be an fma: ptxas 13.1.115 takes a
-// product of floats whose bits are shifted to the left for one of integers, (x * y) << 2 for x * (y << 2).
+// down. They are moved to bits 24 to 26, and half a unit is added. The product must be an fma: ptxas 13.0 to 13.5
+// takes a product of floats whose bits are shifted to the left for one of integers, (x * y) << 2 for x * (y << 2).
 __device__ __forceinline__ uint32_t nvfp4_codes(float const *values, float factor, uint32_t &codes) {
   uint32_t signs[8], magnitudes[8];
 #pragma unroll
