@@ -94,6 +94,7 @@ impl KernelSpec {
         match self {
             KernelSpec::ScaledMma(spec) => spec.emit(),
             KernelSpec::BlockQuantize(spec) => spec.emit(),
+            KernelSpec::Row(spec) => spec.emit(),
         }
     }
 }

@@ -39,6 +39,7 @@ pub mod block_quantize;
 mod cuda;
 pub mod cutlass;
 mod design;
+mod device_tier;
 pub mod dispatch;
 mod emit;
 mod emulation;

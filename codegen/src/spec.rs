@@ -3,6 +3,7 @@
 use crate::block_quantize::BlockQuantizeSpec;
 use crate::design::Design;
 use crate::epilogue::{Epilogue, outputs};
+use crate::row::RowSpec;
 use crate::source::{Interface, Role};
 use crate::targets::Target;
 
@@ -14,6 +15,8 @@ pub enum KernelSpec {
     ScaledMma(ScaledMmaSpec),
     /// A standalone `block_quantize`.
     BlockQuantize(BlockQuantizeSpec),
+    /// Elementwise ops and reductions along rows.
+    Row(Box<RowSpec>),
 }
 
 impl KernelSpec {
@@ -22,6 +25,7 @@ impl KernelSpec {
         match self {
             KernelSpec::ScaledMma(spec) => spec.target,
             KernelSpec::BlockQuantize(spec) => spec.target,
+            KernelSpec::Row(spec) => spec.target,
         }
     }
 
@@ -30,6 +34,7 @@ impl KernelSpec {
         match self {
             KernelSpec::ScaledMma(spec) => spec.name(),
             KernelSpec::BlockQuantize(spec) => spec.configuration.name(),
+            KernelSpec::Row(spec) => spec.configuration.name(),
         }
     }
 
@@ -38,6 +43,7 @@ impl KernelSpec {
         match self {
             KernelSpec::ScaledMma(spec) => spec.configuration.name(),
             KernelSpec::BlockQuantize(spec) => spec.configuration.name(),
+            KernelSpec::Row(spec) => spec.configuration.name(),
         }
     }
 
@@ -47,6 +53,7 @@ impl KernelSpec {
         match self {
             KernelSpec::ScaledMma(spec) => spec.configuration.tile(),
             KernelSpec::BlockQuantize(spec) => spec.configuration.tile(),
+            KernelSpec::Row(spec) => spec.configuration.tile(),
         }
     }
 
@@ -54,7 +61,7 @@ impl KernelSpec {
     pub fn scaled_mma(&self) -> Option<&ScaledMmaSpec> {
         match self {
             KernelSpec::ScaledMma(spec) => Some(spec),
-            KernelSpec::BlockQuantize(_) => None,
+            KernelSpec::BlockQuantize(_) | KernelSpec::Row(_) => None,
         }
     }
 
@@ -63,6 +70,7 @@ impl KernelSpec {
         match self {
             KernelSpec::ScaledMma(spec) => spec.signature(),
             KernelSpec::BlockQuantize(spec) => spec.signature(),
+            KernelSpec::Row(spec) => spec.signature(),
         }
     }
 
@@ -71,6 +79,7 @@ impl KernelSpec {
         match self {
             KernelSpec::ScaledMma(spec) => spec.interface(),
             KernelSpec::BlockQuantize(spec) => spec.interface(),
+            KernelSpec::Row(spec) => spec.interface(),
         }
     }
 }
@@ -84,6 +93,12 @@ impl From<ScaledMmaSpec> for KernelSpec {
 impl From<BlockQuantizeSpec> for KernelSpec {
     fn from(spec: BlockQuantizeSpec) -> KernelSpec {
         KernelSpec::BlockQuantize(spec)
+    }
+}
+
+impl From<RowSpec> for KernelSpec {
+    fn from(spec: RowSpec) -> KernelSpec {
+        KernelSpec::Row(Box::new(spec))
     }
 }
 

@@ -15,6 +15,7 @@ use crate::dispatch::Tables;
 use crate::epilogue::{self, Epilogue};
 use crate::extents::Extents;
 use crate::hopper;
+use crate::row::{self, RowSpec};
 use crate::select;
 use crate::spec::{KernelSpec, ScaledMmaSpec};
 use crate::targets::Target;
@@ -56,6 +57,12 @@ pub fn specify(
             let why = "the default threads, values and rows".to_owned();
             Some((BlockQuantizeSpec { target, configuration }.into(), why))
         }
+        Plan::Row(plan) => {
+            let configuration = row::Configuration::usual(&plan.program, plan.k.as_fixed());
+            let why = "the default threads and elements for rows of this length".to_owned();
+            Some((RowSpec { target, configuration, program: plan.program.clone() }.into(), why))
+        }
+        Plan::Move(_) | Plan::Mma(_) | Plan::View(_) => None,
     }
 }
 

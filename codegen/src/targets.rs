@@ -1,10 +1,12 @@
 //! The table of targets: the capabilities that the scheduler plans with and the generator must support.
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, BlockQuantizeCapability, Capabilities, ElementType, EpilogueCapability,
-    FormatCapability, GridCapability, OperandCapability, OperandShape, OutputCapability, QuantizedCapability,
-    QuantizedFormat, ReduceKind, UnaryKind,
+    BinaryKind, BlockFormat, BlockQuantizeCapability, Capabilities, DeviceCapability, ElementType,
+    EpilogueCapability, FormatCapability, GridCapability, OperandCapability, OperandShape, OutputCapability,
+    QuantizedCapability, QuantizedFormat, ReduceKind, UnaryKind,
 };
+
+use crate::device_tier::device_capability;
 
 /// A target, for which kernels are planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,6 +136,10 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
         target: target.name.to_owned(),
         formats: target.formats.iter().map(|format| format_capability(*format, target.grid)).collect(),
         block_quantize: (!target.formats.is_empty()).then(block_quantize_capability),
+        device: match target.formats {
+            [] => DeviceCapability::default(),
+            _ => device_capability(&quantized_formats()),
+        },
     })
 }
 

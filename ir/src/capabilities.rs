@@ -1,6 +1,6 @@
 //! Capabilities of a target's kernels as plain data. The scheduler depends on nothing else of a target.
 
-use crate::ops::{BinaryKind, ReduceKind, UnaryKind};
+use crate::ops::{BinaryKind, BitwiseKind, ReduceKind, UnaryKind};
 use crate::program::BlockFormat;
 use crate::types::ElementType;
 
@@ -13,6 +13,69 @@ pub struct Capabilities {
     pub formats: Vec<FormatCapability>,
     /// The rules for a standalone `block_quantize` kernel; `None` if the target has none.
     pub block_quantize: Option<BlockQuantizeCapability>,
+    /// The other segments of the device tier. `DeviceCapability::default()` has none.
+    pub device: DeviceCapability,
+}
+
+/// The segments of the device tier besides a standalone `block_quantize`.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct DeviceCapability {
+    /// The rules for row kernels; `None` if the target has none.
+    pub rows: Option<RowCapability>,
+    /// The rules for moves; `None` if the target has none. A target with moves also takes views: `reshape` without a
+    /// copy.
+    pub moves: Option<MoveCapability>,
+    /// The rules for plain `mma`; `None` if the target has no library for it.
+    pub mma: Option<MmaCapability>,
+}
+
+/// The limits of a row kernel: elementwise steps and reductions along the last axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowCapability {
+    /// The element types that a kernel reads, writes and rounds to.
+    pub elements: Vec<ElementType>,
+    /// Functions of one operand.
+    pub unary: Vec<UnaryKind>,
+    /// Functions of two operands.
+    pub binary: Vec<BinaryKind>,
+    /// Functions of the bits of two i32.
+    pub bitwise: Vec<BitwiseKind>,
+    /// Reductions along the last axis.
+    pub reductions: Vec<ReduceKind>,
+    /// The formats of `block_quantize` that it writes, linear or blocked.
+    pub quantized: Vec<QuantizedFormat>,
+    /// The formats of `block_dequantize` that it reads, linear or blocked.
+    pub dequantized: Vec<QuantizedFormat>,
+    /// The maximum number of steps, constants excluded.
+    pub max_steps: usize,
+    /// The maximum number of tensors read.
+    pub max_operands: usize,
+    /// The maximum number of tensors read with fewer rows than the kernel computes.
+    pub max_repeats: usize,
+    /// The maximum number of tensors written. Codes and their scales are two tensors.
+    pub max_outputs: usize,
+    /// The largest number of rows, and of elements of a row.
+    pub max_extent: u64,
+    /// The limit on the bytes of scales, computed as if padded to the blocked layout.
+    pub max_scale_bytes: u64,
+}
+
+/// The limits of a kernel that copies elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoveCapability {
+    /// The element types.
+    pub elements: Vec<ElementType>,
+    /// The largest extent of one axis.
+    pub max_extent: u64,
+}
+
+/// The plain `mma` that the vendor's library computes with f32 accumulation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MmaCapability {
+    /// The element types of A, B and D.
+    pub elements: Vec<[ElementType; 3]>,
+    /// The largest extent: L, M, N and K, or L·M if one B serves a batch.
+    pub max_extent: u64,
 }
 
 /// The `block_quantize` ops that a standalone kernel computes.

@@ -217,7 +217,7 @@ impl SymbolValues {
 }
 
 /// The memory layout of the scales of a matrix. It is part of the tensor's type; `swizzle_scales` converts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScaleLayout {
     /// `[.., rows, K/V]` row-major, as checkpoints store scales.
     Linear,

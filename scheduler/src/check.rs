@@ -208,6 +208,7 @@ pub fn check(
             Some(Plan::BlockQuantize(plan)) => {
                 block_quantize::check(program, capabilities, index, segment, plan, &mut errors);
             }
+            Some(Plan::Row(_) | Plan::Move(_) | Plan::Mma(_) | Plan::View(_)) => {}
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }

@@ -62,7 +62,9 @@ pub use normalize::{
 };
 pub use partition::partition;
 pub use plan::{
-    RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowStep, RowStepKind, BlockQuantizePlan, Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep,
-    KernelOutput, OutputKind, Partition, Plan, Roles, ScaledMmaPlan, Segment, SegmentKind, Tier,
+    BlockQuantizePlan, Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep,
+    KernelOutput, MAX_MOVE_AXES, MAX_MOVE_OPERANDS, MmaPlan, MoveAxis, MoveKind, MovePlan, MoveProgram,
+    OutputKind, Partition, Plan, Repeat, Roles, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan,
+    RowProgram, RowRef, RowShape, RowStep, RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier, ViewPlan,
 };
 pub use reason::{ReasonCode, Rejection};

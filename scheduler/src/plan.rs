@@ -1,6 +1,8 @@
 //! The types of a partition: segments in run order, kernel plans, and a decision for every op.
 
 mod interface;
+mod mma;
+mod moves;
 mod row;
 
 use fourfold_ir::numeric::Nvfp4Formula;
@@ -9,8 +11,11 @@ use fourfold_ir::{
     ScaleLayout, ScaleRounding, UnaryKind, Value,
 };
 
+pub use self::mma::MmaPlan;
+pub use self::moves::{MAX_MOVE_AXES, MAX_MOVE_OPERANDS, MoveAxis, MoveKind, MovePlan, MoveProgram};
 pub use self::row::{
-    RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowStep, RowStepKind,
+    Repeat, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep,
+    RowStepKind,
 };
 use crate::reason::{ReasonCode, Rejection};
 
@@ -31,7 +36,7 @@ impl Partition {
         self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.kernel()?)))
     }
 
-    /// The segments that run as generated kernels (kernel and device tier), with their positions.
+    /// The segments of the kernel and the device tier, with their positions.
     pub fn plans(&self) -> impl Iterator<Item = (usize, &Plan)> {
         self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.plan()?)))
     }
@@ -52,7 +57,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The plan, if the segment runs as a generated kernel.
+    /// The plan, if the segment is of the kernel or the device tier.
     pub fn plan(&self) -> Option<&Plan> {
         match &self.kind {
             SegmentKind::Kernel(plan) => Some(plan),
@@ -74,19 +79,38 @@ impl Segment {
 /// The way a segment runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SegmentKind {
-    /// As one generated kernel, or on the fallback if no launch is possible at run time.
+    /// On the GPU, or on the fallback if no launch is possible at run time.
     Kernel(Box<Plan>),
     /// On the fallback, op by op.
     Fallback,
 }
 
-/// The plan of one generated kernel.
+/// The plan of a segment on the GPU: one generated kernel, one library call, or a view.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
     /// A `scaled_mma` with its epilogue.
     ScaledMma(ScaledMmaPlan),
     /// A standalone `block_quantize`.
     BlockQuantize(BlockQuantizePlan),
+    /// Elementwise ops and reductions along the last axis.
+    Row(RowPlan),
+    /// Elements copied to other places.
+    Move(MovePlan),
+    /// A plain `mma`, computed by the vendor's library.
+    Mma(MmaPlan),
+    /// A `reshape`: the same memory under another shape.
+    View(ViewPlan),
+}
+
+/// The plan of a `reshape`, which takes no time: its result is the memory of its operand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ViewPlan {
+    /// The op.
+    pub op: Op,
+    /// The operand.
+    pub operand: Value,
+    /// The result.
+    pub result: Value,
 }
 
 /// The tier of a segment.

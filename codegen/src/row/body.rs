@@ -3,8 +3,8 @@
 //! The statements handle two elements at once, `a` and `b`. A bf16 or f16 value is one packed word, so that a product
 //! of two bf16 values is one instruction; every other value is two variables.
 
-use fourfold_ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind};
-use fourfold_scheduler::{RowProgram, RowRef, RowStep, RowStepKind};
+use fourfold_ir::{BinaryKind, ElementType, ReduceKind, UnaryKind};
+use fourfold_scheduler::{RowProgram, RowRef, RowShape, RowStep, RowStepKind};
 use serde::Serialize;
 
 use crate::epilogue::body::{comparison, function, literal};
@@ -58,7 +58,7 @@ pub(crate) struct Written {
 
 /// Returns whether a value has one number per element of a row.
 pub(crate) fn is_element(program: &RowProgram, value: RowRef) -> bool {
-    matches!(program.shape(value), OperandShape::Matrix | OperandShape::Row)
+    matches!(program.shape(value), RowShape::Matrix | RowShape::Row)
 }
 
 /// Returns whether elements of this type are packed in pairs.
@@ -172,7 +172,9 @@ impl Kept {
         match self.is_packed {
             true => format!("uint32_t const s{step} = k{step}[turn][pair];"),
             false => {
-                format!("float const s{step}a = k{step}[turn][2 * pair], s{step}b = k{step}[turn][2 * pair + 1];")
+                format!(
+                    "float const s{step}a = k{step}[turn][2 * pair], s{step}b = k{step}[turn][2 * pair + 1];"
+                )
             }
         }
     }
@@ -285,11 +287,20 @@ fn reduction(program: &RowProgram, step: usize, slot: usize, kind: ReduceKind) -
         RowRef::Step(of) if matches!(kind, ReduceKind::Sum | ReduceKind::Mean) => Some(&program.steps[of]),
         _ => None,
     };
-    let is_product = |step: &&RowStep| step.kind == RowStepKind::Binary(BinaryKind::Mul) && step.element == ElementType::F32;
+    let is_product = |step: &&RowStep| {
+        step.kind == RowStepKind::Binary(BinaryKind::Mul) && step.element == ElementType::F32
+    };
     let products = product.filter(is_product).map(|product| {
         [0, 1].map(|half| [0, 1].map(|factor| number(program, product.operands[factor], half)))
     });
-    Reduction { step, slot, combine, values: [0, 1].map(|half| number(program, value, half)), products, result }
+    Reduction {
+        step,
+        slot,
+        combine,
+        values: [0, 1].map(|half| number(program, value, half)),
+        products,
+        result,
+    }
 }
 
 fn written(program: &RowProgram, output: usize) -> Written {
@@ -297,7 +308,11 @@ fn written(program: &RowProgram, output: usize) -> Written {
     Written {
         output,
         values: [0, 1].map(|half| number(program, value, half)),
-        packed: if is_element(program, value) { word(program, value).unwrap_or_default() } else { String::new() },
+        packed: if is_element(program, value) {
+            word(program, value).unwrap_or_default()
+        } else {
+            String::new()
+        },
     }
 }
 
@@ -327,7 +342,8 @@ fn statement(program: &RowProgram, position: usize) -> Vec<String> {
     let element = step.element;
     if !is_element(program, RowRef::Step(position)) {
         let value = expression(program, position, 0);
-        let value = if has_more_digits(program, position) { format!("round_{element}({value})") } else { value };
+        let value =
+            if has_more_digits(program, position) { format!("round_{element}({value})") } else { value };
         let ty = if element == ElementType::I1 { "bool" } else { "float" };
         return vec![format!("{ty} const s{position} = {value};")];
     }
@@ -370,6 +386,7 @@ fn expression(program: &RowProgram, position: usize, half: usize) -> String {
         }
         RowStepKind::Compare(predicate) => format!("{} {} {}", operand(0), comparison(predicate), operand(1)),
         RowStepKind::Select => format!("{} ? {} : {}", operand(0), operand(1), operand(2)),
+        RowStepKind::Bitwise(_) | RowStepKind::Bitcast | RowStepKind::Dequantize => "unsupported".to_owned(),
         RowStepKind::Convert | RowStepKind::Reduce(_) => operand(0),
     }
 }
@@ -402,7 +419,11 @@ fn has_more_digits(program: &RowProgram, position: usize) -> bool {
         RowStepKind::Unary(kind) => !matches!(kind, UnaryKind::Neg | UnaryKind::Abs | UnaryKind::Relu),
         RowStepKind::Binary(kind) => !matches!(kind, BinaryKind::Max | BinaryKind::Min),
         RowStepKind::Convert | RowStepKind::Reduce(_) => true,
-        RowStepKind::Constant(_) | RowStepKind::Clamp { .. } | RowStepKind::Compare(_) | RowStepKind::Select => false,
+        RowStepKind::Bitwise(_) | RowStepKind::Bitcast | RowStepKind::Dequantize => false,
+        RowStepKind::Constant(_)
+        | RowStepKind::Clamp { .. }
+        | RowStepKind::Compare(_)
+        | RowStepKind::Select => false,
     }
 }
 

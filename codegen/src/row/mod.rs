@@ -3,8 +3,8 @@
 mod body;
 mod template;
 
-use fourfold_ir::{OperandShape, ScaleLayout};
-use fourfold_scheduler::{RowOutputKind, RowProgram};
+use fourfold_ir::ScaleLayout;
+use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape};
 
 use crate::source::{Interface, KernelSource, Role};
 use crate::targets::Target;
@@ -51,7 +51,7 @@ impl Configuration {
         let bytes: u32 = program
             .operands
             .iter()
-            .filter(|operand| operand.shape == OperandShape::Matrix)
+            .filter(|operand| operand.shape == RowShape::Matrix)
             .map(|operand| values * operand.element.storage_bits() as u32 / 8)
             .sum();
         // A turn and its successor stay in at most 64 registers.
@@ -83,10 +83,10 @@ impl RowSpec {
     pub fn interface(&self) -> Interface {
         let operands = self.program.operands.iter().enumerate().map(|(index, operand)| {
             let (extents, alignment): (&[&'static str], u32) = match operand.shape {
-                OperandShape::Scalar => (&[], 1),
-                OperandShape::Row => (&["K"], 1),
-                OperandShape::Column => (&["L", "M"], 1),
-                OperandShape::Matrix => (&["L", "M", "K"], 1),
+                RowShape::Scalar => (&[], 1),
+                RowShape::Row => (&["K"], 1),
+                RowShape::Column => (&["L", "M"], 1),
+                RowShape::Matrix | RowShape::Scales { .. } => (&["L", "M", "K"], 1),
             };
             let alignment = alignment.max(operand.element.storage_bits() as u32 / 8);
             Role { alignment, ..Role::tensor(&format!("x{index}"), operand.element, extents) }
@@ -97,8 +97,11 @@ impl RowSpec {
             match output.kind {
                 RowOutputKind::Value => {
                     let element = self.program.element(output.of);
-                    let extents: &[&'static str] =
-                        if body::is_element(&self.program, output.of) { &["L", "M", "K"] } else { &["L", "M"] };
+                    let extents: &[&'static str] = if body::is_element(&self.program, output.of) {
+                        &["L", "M", "K"]
+                    } else {
+                        &["L", "M"]
+                    };
                     let alignment = (element.storage_bits() as u32 / 8).max(1);
                     outputs.push(Role { alignment, ..Role::tensor(&name(&outputs), element, extents) });
                 }
@@ -129,4 +132,3 @@ impl RowSpec {
         template::emit(self)
     }
 }
-

@@ -1,8 +1,8 @@
 //! The template variables of a row kernel.
 
 use fourfold_ir::numeric::Nvfp4Formula;
-use fourfold_ir::{ElementType, OperandShape, QuantizedFormat, ScaleLayout, ScaleRounding};
-use fourfold_scheduler::{RowOutputKind, RowProgram};
+use fourfold_ir::{ElementType, QuantizedFormat, ScaleLayout, ScaleRounding};
+use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape};
 use minijinja::context;
 use serde::Serialize;
 
@@ -136,17 +136,19 @@ fn scalars(program: &RowProgram) -> (Vec<[String; 3]>, String) {
     for (index, operand) in program.operands.iter().enumerate() {
         let element = operand.element;
         match operand.shape {
-            OperandShape::Scalar => {
+            RowShape::Scalar => {
                 shared.push(["float".to_owned(), format!("x{index}"), format!("load_{element}(p.operands[{index}], 0)")]);
             }
-            OperandShape::Column => lines.push(format!(
+            RowShape::Column => lines.push(format!(
                 "  float const x{index} = row.is_inside ? load_{element}(p.operands[{index}], row.index) : 0.0f;"
             )),
-            OperandShape::Row | OperandShape::Matrix => {}
+            RowShape::Row | RowShape::Matrix | RowShape::Scales { .. } => {}
         }
     }
     for (position, output) in program.outputs.iter().enumerate() {
-        if let RowOutputKind::Quantized { format, scale_rounding, formula, global: Some(global), .. } = output.kind {
+        if let RowOutputKind::Quantized { format, scale_rounding, formula, global: Some(global), .. } =
+            output.kind
+        {
             if is_nvfp4(format, scale_rounding, formula) {
                 let value = format!("nvfp4_tensor(load_f32(p.operands[{global}], 0))");
                 shared.push(["Nvfp4Tensor".to_owned(), format!("tensor{position}"), value]);
@@ -166,7 +168,10 @@ fn is_nvfp4(format: QuantizedFormat, rounding: Option<ScaleRounding>, formula: N
 fn outputs(program: &RowProgram, phases: &[Phase]) -> Vec<OutputText> {
     let mut at = 0;
     let written = |position: usize| -> Option<&Written> {
-        phases.iter().flat_map(|phase| phase.outputs.iter().chain(&phase.columns)).find(|it| it.output == position)
+        phases
+            .iter()
+            .flat_map(|phase| phase.outputs.iter().chain(&phase.columns))
+            .find(|it| it.output == position)
     };
     let texts = program.outputs.iter().enumerate().map(|(position, output)| {
         let Some(written) = written(position) else { return OutputText::default() };
@@ -199,7 +204,9 @@ fn value(position: usize, at: usize, element: ElementType, written: &Written) ->
     let put = match element {
         ElementType::BF16 | ElementType::F16 => format!("o{position}.words[pair] = {};", written.packed),
         ElementType::F32 => {
-            format!("o{position}.words[2 * pair] = bits_of({a}), o{position}.words[2 * pair + 1] = bits_of({b});")
+            format!(
+                "o{position}.words[2 * pair] = bits_of({a}), o{position}.words[2 * pair + 1] = bits_of({b});"
+            )
         }
         _ => format!(
             "o{position}.words[pair / 2] = pair % 2 == 0 ? {pair} : o{position}.words[pair / 2] | {pair} << 16;"
@@ -232,7 +239,13 @@ fn quantized(position: usize, at: usize, kind: RowOutputKind, written: &Written)
         format!("{m} = __vmaxu2({m}, {} & 0x7FFF7FFFu);", written.packed)
     };
     // f16 magnitudes have another exponent than f32's, so they are converted.
-    let packed_element = if written.packed.is_empty() { "" } else if a.contains("low_f16") { "f16" } else { "bf16" };
+    let packed_element = if written.packed.is_empty() {
+        ""
+    } else if a.contains("low_f16") {
+        "f16"
+    } else {
+        "bf16"
+    };
     let largest = match packed_element {
         "" => m.clone(),
         "bf16" => format!("larger({m} & 0xFFFF0000u, {m} << 16)"),
@@ -319,7 +332,8 @@ fn format_functions(program: &RowProgram) -> String {
 /// The device functions of rows: `row.cuh` repeats those of 16-bit types.
 fn row_functions() -> String {
     let environment = environment();
-    let template = environment.template_from_str(include_str!("device/row.cuh")).expect("the template parses");
+    let template =
+        environment.template_from_str(include_str!("device/row.cuh")).expect("the template parses");
     template.render(context! {}).expect("the template has no variables")
 }
 
@@ -327,10 +341,18 @@ fn context(spec: &RowSpec) -> Context {
     let Configuration { threads, row_threads, values, turns, ctas } = spec.configuration;
     let program = &spec.program;
     let phases = body::phases(program);
-    let operands: Vec<(Operand, OperandShape)> =
-        program.operands.iter().enumerate().map(|(index, it)| (operand(index, it.element), it.shape)).collect();
-    let of = |shape: OperandShape| {
-        operands.iter().filter(|(_, found)| *found == shape).map(|(operand, _)| operand.clone()).collect::<Vec<_>>()
+    let operands: Vec<(Operand, RowShape)> = program
+        .operands
+        .iter()
+        .enumerate()
+        .map(|(index, it)| (operand(index, it.element), it.shape))
+        .collect();
+    let of = |shape: RowShape| {
+        operands
+            .iter()
+            .filter(|(_, found)| *found == shape)
+            .map(|(operand, _)| operand.clone())
+            .collect::<Vec<_>>()
     };
     let has_nvfp4 = program.outputs.iter().any(|output| match output.kind {
         RowOutputKind::Quantized { format, scale_rounding, formula, global, .. } => {
@@ -363,8 +385,8 @@ fn context(spec: &RowSpec) -> Context {
         slots: phases.iter().map(|phase| phase.reductions.len()).sum(),
         needs_vectors: spec.needs_vectors(),
         is_blocked: spec.is_blocked(),
-        matrices: of(OperandShape::Matrix),
-        vectors: of(OperandShape::Row),
+        matrices: of(RowShape::Matrix),
+        vectors: of(RowShape::Row),
         all_operands: operands.iter().map(|(operand, _)| operand.clone()).collect(),
         scalars,
         shared,

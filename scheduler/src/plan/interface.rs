@@ -5,7 +5,7 @@ use fourfold_ir::{Dim, Op, Program, ScaleRounding, SymbolValues, Value};
 
 use super::{
     BlockQuantizePlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan, Roles,
-    ScaledMmaPlan, Tier,
+    RowPlan, ScaledMmaPlan, Tier,
 };
 
 impl Plan {
@@ -13,7 +13,7 @@ impl Plan {
     pub fn scaled_mma(&self) -> Option<&ScaledMmaPlan> {
         match self {
             Plan::ScaledMma(plan) => Some(plan),
-            Plan::BlockQuantize(_) => None,
+            _ => None,
         }
     }
 
@@ -21,15 +21,36 @@ impl Plan {
     pub fn tier(&self) -> Tier {
         match self {
             Plan::ScaledMma(_) => Tier::Kernel,
-            Plan::BlockQuantize(_) => Tier::Device,
+            _ => Tier::Device,
         }
     }
 
-    /// The root op of the plan.
+    /// Returns whether a generated kernel computes the plan. Others are a library call or a view.
+    pub fn is_generated(&self) -> bool {
+        !matches!(self, Plan::Mma(_) | Plan::View(_))
+    }
+
+    /// The name of the kind in reports: `scaled_mma`, `block_quantize`, `row`, `move`, `mma` or `view`.
+    pub fn kind_name(&self) -> &'static str {
+        match self {
+            Plan::ScaledMma(_) => "scaled_mma",
+            Plan::BlockQuantize(_) => "block_quantize",
+            Plan::Row(_) => "row",
+            Plan::Move(_) => "move",
+            Plan::Mma(_) => "mma",
+            Plan::View(_) => "view",
+        }
+    }
+
+    /// The op that names the plan in reports: the root, the last op of a row kernel, or the only op.
     pub fn root(&self) -> Op {
         match self {
             Plan::ScaledMma(plan) => plan.root,
             Plan::BlockQuantize(plan) => plan.op,
+            Plan::Row(plan) => plan.ops[plan.ops.len() - 1],
+            Plan::Move(plan) => plan.op,
+            Plan::Mma(plan) => plan.op,
+            Plan::View(plan) => plan.op,
         }
     }
 
@@ -37,7 +58,8 @@ impl Plan {
     pub fn ops(&self) -> Vec<Op> {
         match self {
             Plan::ScaledMma(plan) => plan.ops().collect(),
-            Plan::BlockQuantize(plan) => vec![plan.op],
+            Plan::Row(plan) => plan.ops.clone(),
+            Plan::BlockQuantize(_) | Plan::Move(_) | Plan::Mma(_) | Plan::View(_) => vec![self.root()],
         }
     }
 
@@ -46,6 +68,10 @@ impl Plan {
         match self {
             Plan::ScaledMma(plan) => plan.written().collect(),
             Plan::BlockQuantize(plan) => vec![plan.codes, plan.scales],
+            Plan::Row(plan) => plan.written.clone(),
+            Plan::Move(plan) => vec![plan.result],
+            Plan::Mma(plan) => vec![plan.d],
+            Plan::View(plan) => vec![plan.result],
         }
     }
 
@@ -77,6 +103,19 @@ impl Plan {
                 scalars: plan.global.map(|global| named("global", global)).into_iter().collect(),
                 outputs,
             },
+            Plan::Row(plan) => {
+                let operands = numbered("x", plan.operands.iter().map(|operand| operand.value).collect());
+                Roles { operands, scalars: Vec::new(), outputs }
+            }
+            Plan::Move(plan) => {
+                Roles { operands: numbered("x", plan.operands.clone()), scalars: Vec::new(), outputs }
+            }
+            Plan::Mma(plan) => {
+                Roles { operands: vec![named("a", plan.a), named("b", plan.b)], scalars: Vec::new(), outputs }
+            }
+            Plan::View(plan) => {
+                Roles { operands: vec![named("x0", plan.operand)], scalars: Vec::new(), outputs }
+            }
         }
     }
 
@@ -91,6 +130,26 @@ impl Plan {
                 let (l, m) = if plan.b_batched || l == 1 { (l, m) } else { (1, l.checked_mul(m)?) };
                 Some(vec![("L", l), ("M", m), ("N", n), ("K", k)])
             }
+            Plan::Mma(plan) => {
+                let (l, m) = (extent(&plan.batch)?, extent(&plan.m)?);
+                let (n, k) = (extent(&plan.n)?, extent(&plan.k)?);
+                let (l, m) = if plan.b_batched || l == 1 { (l, m) } else { (1, l.checked_mul(m)?) };
+                Some(vec![("L", l), ("M", m), ("N", n), ("K", k)])
+            }
+            Plan::Row(plan) => {
+                let mut extents =
+                    vec![("L", extent(&plan.batch)?), ("M", extent(&plan.m)?), ("K", extent(&plan.k)?)];
+                let repeats = plan.operands.iter().filter_map(|operand| operand.repeat.as_ref());
+                for (repeat, [each, rows]) in repeats.zip(RowPlan::REPEAT_EXTENTS) {
+                    extents.extend([(each, extent(&repeat.each)?), (rows, extent(&repeat.rows)?)]);
+                }
+                Some(extents)
+            }
+            Plan::Move(plan) => {
+                let extents = plan.extents.iter().map(extent).collect::<Option<Vec<i64>>>()?;
+                Some(plan.program.extent_names().into_iter().zip(extents).collect())
+            }
+            Plan::View(_) => Some(Vec::new()),
             Plan::BlockQuantize(plan) => {
                 Some(vec![("L", extent(&plan.batch)?), ("M", extent(&plan.m)?), ("K", extent(&plan.k)?)])
             }
@@ -102,6 +161,10 @@ impl Plan {
         match self {
             Plan::ScaledMma(plan) => &plan.constraints,
             Plan::BlockQuantize(plan) => &plan.constraints,
+            Plan::Row(plan) => &plan.constraints,
+            Plan::Move(plan) => &plan.constraints,
+            Plan::Mma(plan) => &plan.constraints,
+            Plan::View(_) => &[],
         }
     }
 
@@ -124,6 +187,10 @@ impl Plan {
         match self {
             Plan::ScaledMma(plan) => scaled_mma_signature(program, plan),
             Plan::BlockQuantize(plan) => block_quantize_signature(plan),
+            Plan::Row(plan) => plan.program.signature(),
+            Plan::Move(plan) => plan.program.signature(),
+            Plan::Mma(plan) => plan.signature(),
+            Plan::View(_) => "view".to_owned(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{
-    BinaryKind, Dim, ElementType, Op, OperandShape, Predicate, QuantizedFormat, ReduceKind, ScaleLayout,
+    BinaryKind, BitwiseKind, Dim, ElementType, Op, Predicate, QuantizedFormat, ReduceKind, ScaleLayout,
     ScaleRounding, UnaryKind, Value,
 };
 
@@ -23,12 +23,36 @@ pub struct RowPlan {
     pub k: Dim,
     /// The computation, without names and extents.
     pub program: RowProgram,
-    /// The values of [`RowProgram::operands`].
-    pub operands: Vec<Value>,
+    /// The values of [`RowProgram::operands`], with the rows that they repeat.
+    pub operands: Vec<RowInput>,
     /// The values that [`RowProgram::outputs`] writes, in order: codes before their scales.
     pub written: Vec<Value>,
     /// The conditions that a call must meet before the kernel is launched.
     pub constraints: Vec<Constraint>,
+}
+
+impl RowPlan {
+    /// The names of the extents of each [`Repeat`] in the C interface: `each`, then `rows`.
+    pub const REPEAT_EXTENTS: [[&'static str; 2]; 4] =
+        [["R0", "P0"], ["R1", "P1"], ["R2", "P2"], ["R3", "P3"]];
+}
+
+/// A value that a row kernel reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowInput {
+    /// The value.
+    pub value: Value,
+    /// The rows that the value has, exactly where [`RowOperand::repeats`] is true.
+    pub repeat: Option<Repeat>,
+}
+
+/// An operand with fewer rows than the kernel computes. Row r of all L·M reads row `r / each % rows` of the operand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Repeat {
+    /// The number of consecutive rows that share one row of the operand.
+    pub each: Dim,
+    /// The rows of the operand.
+    pub rows: Dim,
 }
 
 /// The computation of a row kernel, independent of names and extents. Equal computations have equal kernels.
@@ -46,9 +70,43 @@ pub struct RowProgram {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowOperand {
     /// Its broadcast to `[L, M, K]`.
-    pub shape: OperandShape,
+    pub shape: RowShape,
     /// Its element type.
     pub element: ElementType,
+    /// True if a matrix or column has fewer rows, which are found by a [`Repeat`].
+    pub repeats: bool,
+}
+
+/// The broadcast of a value to the `[L, M, K]` of a row kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RowShape {
+    /// One element.
+    Scalar,
+    /// One element per column, shared by all rows: `[K]`.
+    Row,
+    /// One element per row: `[L, M]`.
+    Column,
+    /// `[L, M, K]`.
+    Matrix,
+    /// The scales of blocks along K: `[L, M, K / block]`.
+    Scales {
+        /// Elements per scale.
+        block: u32,
+        /// The layout.
+        layout: ScaleLayout,
+    },
+}
+
+impl std::fmt::Display for RowShape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RowShape::Scalar => f.write_str("scalar"),
+            RowShape::Row => f.write_str("row"),
+            RowShape::Column => f.write_str("column"),
+            RowShape::Matrix => f.write_str("matrix"),
+            RowShape::Scales { block, layout } => write!(f, "scales/{block}-{layout}"),
+        }
+    }
 }
 
 /// One step of a row kernel.
@@ -58,21 +116,28 @@ pub struct RowStep {
     pub kind: RowStepKind,
     /// The operands.
     pub operands: Vec<RowRef>,
-    /// The element type to which the step rounds; `i1` exactly for comparisons.
+    /// The element type to which the step rounds; `i1` for comparisons.
     pub element: ElementType,
-    /// Its broadcast to `[L, M, K]`: the least of its operands', or a column for a reduction.
-    pub shape: OperandShape,
+    /// Its broadcast to `[L, M, K]`: that of its operands together, or a column for a reduction.
+    pub shape: RowShape,
 }
 
-/// The function of a step. Numbers are the bits of an f32.
+/// The function of a step. Numbers are the bits of an f32, or of an i32 where the step's element type is i32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowStepKind {
-    /// The same number for every element.
+    /// The same number for every element; 0 or 1 for i1.
     Constant(u32),
     /// A function of one operand.
     Unary(UnaryKind),
     /// A function of two operands.
     Binary(BinaryKind),
+    /// A function of the bits of two i32.
+    Bitwise(BitwiseKind),
+    /// The bits as another element type, as `bitcast`.
+    Bitcast,
+    /// Code times scale, times the f32 scalar of a third operand if present, as `block_dequantize`. The scales are an
+    /// operand of shape [`RowShape::Scales`].
+    Dequantize,
     /// min(max(x, lower), upper), NaN propagates. The bounds have the step's element type.
     Clamp {
         /// Lower bound.
@@ -130,7 +195,7 @@ pub enum RowOutputKind {
 
 impl RowProgram {
     /// The shape of an operand or a step.
-    pub fn shape(&self, value: RowRef) -> OperandShape {
+    pub fn shape(&self, value: RowRef) -> RowShape {
         match value {
             RowRef::Operand(operand) => self.operands[operand].shape,
             RowRef::Step(step) => self.steps[step].shape,
@@ -153,12 +218,18 @@ impl RowProgram {
     pub fn signature(&self) -> String {
         let mut words = vec!["row".to_owned()];
         let operands = self.operands.iter().enumerate();
-        words.extend(operands.map(|(index, it)| format!("x{index}={}:{}", it.shape, it.element)));
+        words.extend(operands.map(|(index, it)| {
+            let repeats = if it.repeats { "%" } else { "" };
+            format!("x{index}={}{repeats}:{}", it.shape, it.element)
+        }));
         for (index, step) in self.steps.iter().enumerate() {
             let kind = match step.kind {
                 RowStepKind::Constant(bits) => format!("{bits:08x}"),
                 RowStepKind::Unary(kind) => kind.to_string(),
                 RowStepKind::Binary(kind) => kind.to_string(),
+                RowStepKind::Bitwise(kind) => kind.to_string(),
+                RowStepKind::Bitcast => "bitcast".to_owned(),
+                RowStepKind::Dequantize => "dequantize".to_owned(),
                 RowStepKind::Clamp { lower, upper } => format!("clamp_{lower:08x}_{upper:08x}"),
                 RowStepKind::Compare(predicate) => predicate.name().to_owned(),
                 RowStepKind::Select => "select".to_owned(),

@@ -540,7 +540,12 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
     let good = Gemm::of(F32, 37, 72, 96);
     let batch = |l: u64| vec![Dim::fixed(l)];
     let cpu = fourfold_codegen::capabilities("cpu").expect("a target");
-    let none = Capabilities { target: "sm_99a".to_owned(), formats: Vec::new(), block_quantize: None };
+    let none = Capabilities {
+        target: "sm_99a".to_owned(),
+        formats: Vec::new(),
+        block_quantize: None,
+        device: Default::default(),
+    };
     let cases: Vec<(Capabilities, Gemm, &[ReasonCode])> = vec![
         (cpu, good.clone(), &[CpuTarget, TargetLacksFormat]),
         (none, good.clone(), &[TargetLacksFormat]),

@@ -432,7 +432,12 @@ fn the_target_must_have_the_format() {
             "%y = scaled_mma: the operands are f8E4M3FN x f4E2M1FN with f8E8M0FNU per 32; expected a format of sm_100a, which has nvfp4, mxfp4"
         ],
     );
-    let none = Capabilities { target: "sm_99a".to_owned(), formats: Vec::new(), block_quantize: None };
+    let none = Capabilities {
+        target: "sm_99a".to_owned(),
+        formats: Vec::new(),
+        block_quantize: None,
+        device: Default::default(),
+    };
     near_miss(
         &none,
         None,

@@ -139,6 +139,7 @@ pub fn blackwell() -> Capabilities {
     use ElementType::{F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU};
     let mut capabilities = with_device();
     capabilities.block_quantize = None;
+    capabilities.device = Default::default();
     for format in &mut capabilities.formats {
         format.outputs.retain(|output| output.element.is_arithmetic());
         format.epilogue.elements.retain(|element| element.is_arithmetic());
@@ -180,6 +181,7 @@ pub fn narrow() -> Capabilities {
     Capabilities {
         target: "narrow".to_owned(),
         block_quantize: None,
+        device: Default::default(),
         formats: vec![FormatCapability {
             format: BlockFormat::NVFP4,
             k_multiple: 64,

@@ -1,0 +1,46 @@
+//! The device tier of GPU targets: row kernels, moves, and the vendor's library for plain `mma`.
+
+use fourfold_ir::{
+    BinaryKind, BitwiseKind, DeviceCapability, ElementType, MmaCapability, MoveCapability, QuantizedFormat,
+    ReduceKind, RowCapability, UnaryKind,
+};
+
+/// Kernels index rows, and the elements of a row, with 32-bit signed integers.
+const MAX_EXTENT: u64 = i32::MAX as u64;
+
+/// The device tier of every GPU target; `formats` are those of quantization kernels.
+pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability {
+    DeviceCapability {
+        rows: Some(row_capability(formats)),
+        moves: Some(MoveCapability { elements: ElementType::ALL.to_vec(), max_extent: MAX_EXTENT }),
+        mma: Some(mma_capability()),
+    }
+}
+
+fn row_capability(formats: &[QuantizedFormat]) -> RowCapability {
+    RowCapability {
+        elements: ElementType::ALL.to_vec(),
+        unary: UnaryKind::ALL.to_vec(),
+        binary: BinaryKind::ALL.to_vec(),
+        bitwise: BitwiseKind::ALL.to_vec(),
+        reductions: ReduceKind::ALL.to_vec(),
+        quantized: formats.to_vec(),
+        dequantized: formats.to_vec(),
+        max_steps: 64,
+        max_operands: 12,
+        max_repeats: 4,
+        max_outputs: 4,
+        max_extent: MAX_EXTENT,
+        max_scale_bytes: MAX_EXTENT,
+    }
+}
+
+/// Products of f16 and bf16 are exact in f32. f32 operands are multiplied in f32, not in a shorter type.
+fn mma_capability() -> MmaCapability {
+    let halves = [ElementType::F16, ElementType::BF16];
+    let mut elements = vec![[ElementType::F32; 3]];
+    for operand in halves {
+        elements.extend([operand, ElementType::F32].map(|result| [operand, operand, result]));
+    }
+    MmaCapability { elements, max_extent: MAX_EXTENT }
+}
