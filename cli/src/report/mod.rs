@@ -13,7 +13,8 @@ use fourfold::{Fault, Planned};
 use fourfold_executor::{LaunchRecord, Resources};
 use fourfold_ir::{Dim, ElementType, Module};
 use fourfold_scheduler::{
-    Constraint, EpilogueKind, EpilogueRef, KernelOutput, OutputKind, Plan, ScaledMmaPlan,
+    Constraint, EpilogueKind, EpilogueRef, KernelOutput, OutputKind, Plan, RowOutputKind, RowPlan,
+    RowStepKind, ScaledMmaPlan,
 };
 use serde::Serialize;
 
@@ -285,7 +286,7 @@ impl Report {
                 SegmentReport {
                     kind: segment.tier().name(),
                     ops: segment.ops.iter().map(|op| module.op_label(*op)).collect(),
-                    kernel: plan.map(plan_name),
+                    kernel: plan.map(|plan| plan_name(module, plan)),
                     extents: plan.map(|plan| extents(module, plan)),
                     rules: kernel.map_or_else(Vec::new, |plan| plan.proof.clone()),
                     proof: kernel.map_or_else(Vec::new, |plan| decisions::proof(planned, segment, plan)),
@@ -353,14 +354,52 @@ impl OutputReport {
     }
 }
 
-/// A readable name of a generated kernel: [`kernel_name`], or `block_quantize>nvfp4`.
-pub(crate) fn plan_name(plan: &Plan) -> String {
+/// A readable name of a segment on the GPU: [`kernel_name`], `block_quantize>nvfp4`, `row+mul+mean+rsqrt>nvfp4`,
+/// `move:transpose`, `mma`, `view`.
+pub(crate) fn plan_name(module: &Module, plan: &Plan) -> String {
     match plan {
+        Plan::Row(plan) => row_name(plan),
+        Plan::Move(plan) => format!("move:{}", module.ops[plan.op].kind.mnemonic()),
+        Plan::Mma(_) | Plan::View(_) => plan.kind_name().to_owned(),
         Plan::ScaledMma(plan) => kernel_name(plan),
         Plan::BlockQuantize(plan) => {
             format!("block_quantize>{}", quantized_name(plan.format.element, plan.scale_rounding.is_some()))
         }
     }
+}
+
+fn row_name(plan: &RowPlan) -> String {
+    let functions = plan.program.steps.iter().filter_map(|step| match step.kind {
+        RowStepKind::Constant(_) | RowStepKind::Convert => None,
+        RowStepKind::Unary(kind) => Some(kind.name()),
+        RowStepKind::Binary(kind) => Some(kind.name()),
+        RowStepKind::Bitwise(kind) => Some(kind.name()),
+        RowStepKind::Bitcast => Some("bitcast"),
+        RowStepKind::Dequantize => Some("dequantize"),
+        RowStepKind::Clamp { .. } => Some("clamp"),
+        RowStepKind::Compare(predicate) => Some(predicate.name()),
+        RowStepKind::Select => Some("select"),
+        RowStepKind::Reduce(kind) => Some(kind.name()),
+    });
+    let outputs = plan.program.outputs.iter().map(|output| match output.kind {
+        RowOutputKind::Value => plan.program.element(output.of).to_string(),
+        RowOutputKind::Quantized { format, scale_rounding, .. } => {
+            quantized_name(format.element, scale_rounding.is_some())
+        }
+    });
+    format!("row{}>{}", function_names(functions), outputs.collect::<Vec<_>>().join(","))
+}
+
+/// Joins the names of functions, each after a `+`.
+fn function_names<'a>(functions: impl Iterator<Item = &'a str>) -> String {
+    /// Functions beyond this number are counted, not named.
+    const NAMED: usize = 8;
+    let functions: Vec<&str> = functions.collect();
+    let mut name: String = functions.iter().take(NAMED).flat_map(|function| ["+", function]).collect();
+    if NAMED < functions.len() {
+        let _ = write!(name, "+{} more", functions.len() - NAMED);
+    }
+    name
 }
 
 /// A readable name of a format of codes and scales.
@@ -375,8 +414,6 @@ fn quantized_name(element: ElementType, is_mx: bool) -> String {
 /// Returns a readable name of a kernel from its format, epilogue and outputs, such as
 /// `nvfp4_scaled_mm+alpha+add+gelu>bf16`.
 pub fn kernel_name(plan: &ScaledMmaPlan) -> String {
-    /// Functions beyond this number are counted, not named.
-    const NAMED: usize = 8;
     let mut name = format!("{}_scaled_mm", plan.format);
     for (present, text) in
         [(plan.alpha.is_some(), "alpha"), (plan.c.is_some(), "c"), (plan.beta.is_some(), "beta")]
@@ -386,14 +423,7 @@ pub fn kernel_name(plan: &ScaledMmaPlan) -> String {
             name.push_str(text);
         }
     }
-    let functions: Vec<&str> = plan.epilogue.iter().filter_map(|step| function(&step.kind)).collect();
-    for function in functions.iter().take(NAMED) {
-        name.push('+');
-        name.push_str(function);
-    }
-    if NAMED < functions.len() {
-        let _ = write!(name, "+{} more", functions.len() - NAMED);
-    }
+    name.push_str(&function_names(plan.epilogue.iter().filter_map(|step| function(&step.kind))));
     let outputs: Vec<String> = plan.outputs.iter().map(|output| output_name(plan, output)).collect();
     name.push('>');
     name.push_str(&outputs.join(","));
@@ -428,12 +458,8 @@ fn function(kind: &EpilogueKind) -> Option<&'static str> {
 }
 
 fn extents(module: &Module, plan: &Plan) -> String {
-    let named: Vec<(&str, &Dim)> = match plan {
-        Plan::ScaledMma(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)],
-        Plan::BlockQuantize(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("K", &plan.k)],
-    };
     let named: Vec<String> =
-        named.into_iter().map(|(name, dim)| format!("{name}={}", module.display_dim(dim))).collect();
+        plan.dims().into_iter().map(|(name, dim)| format!("{name}={}", module.display_dim(dim))).collect();
     named.join(" ")
 }
 

@@ -71,7 +71,7 @@ impl KernelEntry {
                 program: program.to_owned(),
                 segment: kernel.segment,
                 kind: segment.tier().name(),
-                kernel: plan_name(plan),
+                kernel: plan_name(module, plan),
                 source: source.kernel.clone(),
                 hash: source.hash.clone(),
                 target: source.target,

@@ -91,7 +91,7 @@ pub(super) fn admit<'a>(
         let target = &partition.target;
         let kernel = match plan {
             Plan::ScaledMma(plan) => plan.format.to_string(),
-            Plan::BlockQuantize(_) => "block_quantize".to_owned(),
+            other => other.kind_name().to_owned(),
         };
         return Err(RunReason {
             code: NO_DEVICE,

@@ -119,41 +119,40 @@ impl Plan {
         }
     }
 
-    /// The extents of one launch, with their names in the C interface. `None` if a symbol has no value or an
-    /// extent exceeds 63 bits. [`ScaledMmaPlan`] describes flattening.
-    pub fn extents(&self, symbols: &SymbolValues) -> Option<Vec<(&'static str, i64)>> {
-        let extent = |dim: &Dim| i64::try_from(dim.evaluate(symbols)?).ok();
+    /// The extents of the plan, with their names in the C interface.
+    pub fn dims(&self) -> Vec<(&'static str, &Dim)> {
         match self {
-            Plan::ScaledMma(plan) => {
-                let (l, m) = (extent(&plan.batch)?, extent(&plan.m)?);
-                let (n, k) = (extent(&plan.n)?, extent(&plan.k)?);
-                let (l, m) = if plan.b_batched || l == 1 { (l, m) } else { (1, l.checked_mul(m)?) };
-                Some(vec![("L", l), ("M", m), ("N", n), ("K", k)])
-            }
-            Plan::Mma(plan) => {
-                let (l, m) = (extent(&plan.batch)?, extent(&plan.m)?);
-                let (n, k) = (extent(&plan.n)?, extent(&plan.k)?);
-                let (l, m) = if plan.b_batched || l == 1 { (l, m) } else { (1, l.checked_mul(m)?) };
-                Some(vec![("L", l), ("M", m), ("N", n), ("K", k)])
-            }
+            Plan::ScaledMma(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)],
+            Plan::Mma(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)],
+            Plan::BlockQuantize(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("K", &plan.k)],
             Plan::Row(plan) => {
-                let mut extents =
-                    vec![("L", extent(&plan.batch)?), ("M", extent(&plan.m)?), ("K", extent(&plan.k)?)];
+                let mut dims = vec![("L", &plan.batch), ("M", &plan.m), ("K", &plan.k)];
                 let repeats = plan.operands.iter().filter_map(|operand| operand.repeat.as_ref());
                 for (repeat, [each, rows]) in repeats.zip(RowPlan::REPEAT_EXTENTS) {
-                    extents.extend([(each, extent(&repeat.each)?), (rows, extent(&repeat.rows)?)]);
+                    dims.extend([(each, &repeat.each), (rows, &repeat.rows)]);
                 }
-                Some(extents)
+                dims
             }
-            Plan::Move(plan) => {
-                let extents = plan.extents.iter().map(extent).collect::<Option<Vec<i64>>>()?;
-                Some(plan.program.extent_names().into_iter().zip(extents).collect())
-            }
-            Plan::View(_) => Some(Vec::new()),
-            Plan::BlockQuantize(plan) => {
-                Some(vec![("L", extent(&plan.batch)?), ("M", extent(&plan.m)?), ("K", extent(&plan.k)?)])
-            }
+            Plan::Move(plan) => plan.program.extent_names().into_iter().zip(&plan.extents).collect(),
+            Plan::View(_) => Vec::new(),
         }
+    }
+
+    /// The extents of one launch, with their names in the C interface. `None` if a symbol has no value or an
+    /// extent exceeds 63 bits. [`ScaledMmaPlan`] and [`MmaPlan`](super::MmaPlan) describe flattening.
+    pub fn extents(&self, symbols: &SymbolValues) -> Option<Vec<(&'static str, i64)>> {
+        let extent =
+            |(name, dim): (&'static str, &Dim)| Some((name, i64::try_from(dim.evaluate(symbols)?).ok()?));
+        let mut extents = self.dims().into_iter().map(extent).collect::<Option<Vec<_>>>()?;
+        let b_batched = match self {
+            Plan::ScaledMma(plan) => plan.b_batched,
+            Plan::Mma(plan) => plan.b_batched,
+            _ => true,
+        };
+        if let ([(_, l), (_, m), ..], false) = (&mut extents[..], b_batched) {
+            (*l, *m) = (1, l.checked_mul(*m)?);
+        }
+        Some(extents)
     }
 
     /// The conditions that a call must meet before the kernel is launched.

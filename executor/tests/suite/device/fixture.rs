@@ -232,7 +232,7 @@ impl Fixture {
         match &mut self.partition.segments[segment].kind {
             SegmentKind::Kernel(plan) => match &mut **plan {
                 Plan::ScaledMma(plan) => plan,
-                Plan::BlockQuantize(_) => panic!("segment {segment} multiplies nothing"),
+                _ => panic!("segment {segment} multiplies nothing"),
             },
             SegmentKind::Fallback => panic!("segment {segment} is no kernel"),
         }

@@ -63,7 +63,7 @@ fn plan_mut(partition: &mut Partition, segment: usize) -> &mut ScaledMmaPlan {
     match &mut partition.segments[segment].kind {
         SegmentKind::Kernel(plan) => match &mut **plan {
             Plan::ScaledMma(plan) => plan,
-            Plan::BlockQuantize(_) => panic!("segment {segment} quantizes"),
+            _ => panic!("segment {segment} quantizes"),
         },
         SegmentKind::Fallback => panic!("segment {segment} is no kernel"),
     }

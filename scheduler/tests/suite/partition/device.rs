@@ -92,7 +92,7 @@ fn alone(dims: &[u64], input: ElementType, element: ElementType, layout: ScaleLa
 fn plan_of(partition: &Partition) -> Option<&BlockQuantizePlan> {
     match partition.plans().next()?.1 {
         Plan::BlockQuantize(plan) => Some(plan),
-        Plan::ScaledMma(_) => None,
+        _ => None,
     }
 }
 

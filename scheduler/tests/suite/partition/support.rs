@@ -239,7 +239,7 @@ pub fn text(program: &Program, partition: &Partition) -> String {
     let module = program.module();
     let mut text = String::new();
     for (index, segment) in partition.segments.iter().enumerate() {
-        segment_text(&mut text, module, index, segment).expect("writing to a string succeeds");
+        segment_text(&mut text, program, index, segment).expect("writing to a string succeeds");
     }
     for (op, decision) in module.ops.keys().zip(&partition.decisions) {
         if let Some(rejection) = &decision.rejection {
@@ -250,7 +250,8 @@ pub fn text(program: &Program, partition: &Partition) -> String {
     text
 }
 
-fn segment_text(text: &mut String, module: &Module, index: usize, segment: &Segment) -> std::fmt::Result {
+fn segment_text(text: &mut String, program: &Program, index: usize, segment: &Segment) -> std::fmt::Result {
+    let module = program.module();
     let names = |values: &[Value]| {
         let names: Vec<_> = values.iter().map(|value| format!("%{}", module.name_of(*value))).collect();
         if names.is_empty() { "(none)".to_owned() } else { names.join(" ") }
@@ -261,6 +262,12 @@ fn segment_text(text: &mut String, module: &Module, index: usize, segment: &Segm
             writeln!(text, "{index} fallback {}", labels.join("; "))?;
         }
         SegmentKind::Kernel(plan) => match &**plan {
+            Plan::Row(_) | Plan::Move(_) | Plan::Mma(_) | Plan::View(_) => {
+                let dim = |(name, dim): (&str, &Dim)| format!("{name}={}", module.display_dim(dim));
+                let dims: Vec<_> = plan.dims().into_iter().map(dim).collect();
+                let kind = plan.kind_name();
+                writeln!(text, "{index} device {kind} {} {}", dims.join(" "), plan.signature(program))?;
+            }
             Plan::BlockQuantize(plan) => {
                 let [l, m, k] = [&plan.batch, &plan.m, &plan.k].map(|dim| module.display_dim(dim));
                 let QuantizedFormat { element, block, .. } = plan.format;
