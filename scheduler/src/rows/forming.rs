@@ -22,6 +22,7 @@ pub(crate) struct Regions {
 /// A region while it grows.
 struct Region {
     space: Space,
+    stage: usize,
     depth: usize,
     is_static: bool,
     ops: Vec<Op>,
@@ -100,6 +101,7 @@ impl Former<'_> {
                 let region = self.regions.len();
                 self.regions.push(Region {
                     space,
+                    stage: self.stages[op.index()],
                     depth,
                     is_static: self.is_static[op.index()],
                     ops: Vec::new(),
@@ -116,8 +118,12 @@ impl Former<'_> {
 
     /// The region of a value that a region of the op's stage defines, and its depth; only the depth for other units.
     fn unit(&self, op: Op, value: Value) -> Option<(usize, Option<usize>)> {
-        let producer = self.program.module().defining_op(value)?;
-        if self.stages[producer.index()] != self.stages[op.index()] {
+        let module = self.program.module();
+        let producer = module.defining_op(value)?;
+        // Nothing waits for constants, or for what depends on params only.
+        let is_early = matches!(module.ops[producer].kind, OpKind::Constant(_))
+            || (self.is_static[producer.index()] && !self.is_static[op.index()]);
+        if is_early || self.stages[producer.index()] != self.stages[op.index()] {
             return None;
         }
         match self.places[producer.index()] {
@@ -168,28 +174,17 @@ impl Former<'_> {
             needs.reads.iter().enumerate().filter(|(_, (value, _))| inside(value))
         {
             let serves = |found: &RowShape| place.repeat.is_none() && space.serves(*found, place.shape);
+            let kind = &self.program.module().ops[op].kind;
             // The kernel reads the scale of a tensor from memory.
-            let is_global = position > 0 && is_blockwise(&self.program.module().ops[op].kind);
-            if is_global || !self.members.get(value).is_some_and(serves) {
+            let is_global =
+                position > 0 && matches!(kind, OpKind::BlockQuantize { .. } | OpKind::BlockDequantize { .. });
+            let is_thin = needs_whole(kind) && self.is_thin(*value);
+            if is_global || is_thin || !self.members.get(value).is_some_and(serves) {
                 return false;
             }
         }
-        // The limits hold for all candidates together.
-        let mut reads: Vec<(Value, Place)> = Vec::new();
-        let all = candidates.iter().flat_map(|region| &self.regions[*region].reads);
-        for read in all.chain(needs.reads.iter().filter(|(value, _)| !inside(value))) {
-            if !reads.contains(read) {
-                reads.push(read.clone());
-            }
-        }
-        let steps = needs.steps + candidates.iter().map(|region| self.regions[*region].steps).sum::<usize>();
-        let repeats = reads.iter().filter(|(_, place)| place.repeat.is_some()).count();
-        let mut stated: Vec<&[Dim; 2]> =
-            candidates.iter().filter_map(|region| self.regions[*region].matrices.as_ref()).collect();
-        stated.extend(&needs.matrices);
-        stated.dedup();
-        let RowCapability { max_steps, max_operands, max_repeats, .. } = *self.capability;
-        if steps > max_steps || reads.len() > max_operands || repeats > max_repeats || stated.len() > 1 {
+        let outside = needs.reads.iter().filter(|(value, _)| !inside(value));
+        if !self.has_room(candidates, outside, needs.steps, needs.matrices.as_ref()) {
             return false;
         }
         for other in candidates.iter().filter(|other| **other != region) {
@@ -197,6 +192,68 @@ impl Former<'_> {
         }
         self.add(op, region, needs);
         true
+    }
+
+    /// Returns whether one kernel can be all these regions, with more reads and steps.
+    fn has_room<'b>(
+        &'b self,
+        regions: &[usize],
+        more: impl Iterator<Item = &'b (Value, Place)>,
+        steps: usize,
+        matrices: Option<&'b [Dim; 2]>,
+    ) -> bool {
+        let all = || regions.iter().map(|region| &self.regions[*region]);
+        let mut reads: Vec<&(Value, Place)> = Vec::new();
+        for read in all().flat_map(|region| &region.reads).chain(more) {
+            if !reads.contains(&read) {
+                reads.push(read);
+            }
+        }
+        let steps = steps + all().map(|region| region.steps).sum::<usize>();
+        let repeats = reads.iter().filter(|(_, place)| place.repeat.is_some()).count();
+        let mut stated: Vec<&[Dim; 2]> = all().filter_map(|region| region.matrices.as_ref()).collect();
+        stated.extend(matrices);
+        stated.dedup();
+        let RowCapability { max_steps, max_operands, max_repeats, .. } = *self.capability;
+        steps <= max_steps && reads.len() <= max_operands && repeats <= max_repeats && stated.len() <= 1
+    }
+
+    /// Merges regions of one stage, depth and space that read the same matrix, so that it is read once. None of them
+    /// waits for another.
+    fn merge_siblings(&mut self) {
+        type Key<'b> = (usize, usize, bool, &'b Space, Value);
+        let mut readers: HashMap<Key<'_>, Vec<usize>> = HashMap::new();
+        let mut order: Vec<Key<'_>> = Vec::new();
+        let regions = std::mem::take(&mut self.regions);
+        for (position, region) in regions.iter().enumerate().filter(|(_, region)| !region.ops.is_empty()) {
+            for (value, _) in region.reads.iter().filter(|(_, place)| *place == Place::of(RowShape::Matrix)) {
+                let key = (region.stage, region.depth, region.is_static, &region.space, *value);
+                let found = readers.entry(key).or_default();
+                if found.is_empty() {
+                    order.push(key);
+                }
+                found.push(position);
+            }
+        }
+        let groups: Vec<Vec<usize>> = order.iter().map(|key| readers[key].clone()).collect();
+        self.regions = regions;
+        for group in groups {
+            let mut into = self.root(group[0]);
+            for other in &group[1..] {
+                let other = self.root(*other);
+                if other == into {
+                    continue;
+                }
+                let mut ops = [&self.regions[into].ops[..], &self.regions[other].ops[..]].concat();
+                ops.sort_unstable();
+                let fits = written(self.program, &ops) <= self.capability.max_outputs;
+                if fits && self.has_room(&[into, other], std::iter::empty(), 0, None) {
+                    self.merge(other, into);
+                } else {
+                    into = other;
+                }
+            }
+        }
     }
 
     /// The needs of an op in a region; those of a reshape whose operand has no other use, too.
@@ -216,6 +273,16 @@ impl Former<'_> {
             result: place,
             steps: 0,
             matrices: None,
+        })
+    }
+
+    /// Returns whether a value has fewer elements in its kernel than in its type: it is broadcast.
+    fn is_thin(&self, value: Value) -> bool {
+        let module = self.program.module();
+        module.defining_op(value).is_some_and(|op| match module.ops[op].kind {
+            OpKind::Broadcast => true,
+            OpKind::Reshape => self.is_thin(module.ops[op].operands[0]),
+            _ => false,
         })
     }
 
@@ -270,7 +337,8 @@ impl Former<'_> {
     }
 
     /// Splits regions with too many outputs, and gives each constant to the region of its users.
-    fn finish(self) -> Regions {
+    fn finish(mut self) -> Regions {
+        self.merge_siblings();
         let mut regions: Vec<(Space, Vec<Op>)> = Vec::new();
         for Region { space, mut ops, .. } in self.regions {
             ops.sort_unstable();
@@ -296,8 +364,16 @@ impl Former<'_> {
     }
 }
 
-fn is_blockwise(kind: &OpKind) -> bool {
-    matches!(kind, OpKind::BlockQuantize { .. } | OpKind::BlockDequantize { .. })
+/// Returns whether an op combines elements of its operand, of which each must be there.
+fn needs_whole(kind: &OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Reduce { .. }
+            | OpKind::Softmax { .. }
+            | OpKind::LayerNorm { .. }
+            | OpKind::BlockQuantize { .. }
+            | OpKind::BlockDequantize { .. }
+    )
 }
 
 /// The region of all users of a splat constant that is not returned.
@@ -308,29 +384,32 @@ fn only_user(program: &Program, op: Op, region_of: &HashMap<Op, usize>) -> Optio
     let value = operation.results[0];
     let mut users = facts.users(value).iter().map(|user| region_of.get(user));
     let first = *users.next()??;
-    let is_global = |user: &Op| is_blockwise(&program.module().ops[*user].kind);
-    let inlines = !facts.is_output(value) && !facts.users(value).iter().any(is_global);
+    let combines = |user: &Op| needs_whole(&program.module().ops[*user].kind);
+    let inlines = !facts.is_output(value) && !facts.users(value).iter().any(combines);
     (inlines && users.all(|user| user == Some(&first)) && region_of.get(&op) != Some(&first)).then_some(first)
 }
 
 /// Cuts the ops of a region, which are in program order, into runs that write at most `most` tensors.
 fn split(program: &Program, most: usize, ops: Vec<Op>) -> Vec<Vec<Op>> {
-    let written = |ops: &[Op]| {
-        let results = ops.iter().flat_map(|op| &program.module().ops[*op].results);
-        results.filter(|value| is_written(program, **value, ops)).count()
-    };
-    if written(&ops) <= most {
+    if written(program, &ops) <= most {
         return vec![ops];
     }
     let mut runs: Vec<Vec<Op>> = Vec::new();
     let mut rest = &ops[..];
     while !rest.is_empty() {
         // One op writes at most two tensors.
-        let longest = (1..=rest.len()).rev().find(|length| written(&rest[..*length]) <= most).unwrap_or(1);
+        let longest =
+            (1..=rest.len()).rev().find(|length| written(program, &rest[..*length]) <= most).unwrap_or(1);
         runs.push(rest[..longest].to_vec());
         rest = &rest[longest..];
     }
     runs
+}
+
+/// The number of tensors that a kernel of these ops, which are ascending, writes.
+fn written(program: &Program, ops: &[Op]) -> usize {
+    let results = ops.iter().flat_map(|op| &program.module().ops[*op].results);
+    results.filter(|value| is_written(program, **value, ops)).count()
 }
 
 /// Returns whether a kernel of these ops, which are ascending, must write a value: it is used outside or nowhere.

@@ -32,6 +32,7 @@ pub(crate) fn plan_rows(
         outputs: Vec::new(),
         written: Vec::new(),
         known: HashMap::new(),
+        places: HashMap::new(),
         matrices: None,
     };
     for op in &ops {
@@ -59,6 +60,8 @@ struct Builder<'a> {
     written: Vec<Value>,
     /// The values that the ops define.
     known: HashMap<Value, RowRef>,
+    /// Their places once they are written: a broadcast value has fewer elements until then.
+    places: HashMap<Value, RowShape>,
     /// L and M, if the layout of scales depends on them.
     matrices: Option<[Dim; 2]>,
 }
@@ -68,8 +71,9 @@ impl Builder<'_> {
         let module = self.program.module();
         let operation = &module.ops[op];
         if operation.kind == OpKind::Reshape {
-            let operand = *self.known.get(&operation.operands[0])?;
-            self.known.insert(operation.results[0], operand);
+            let (operand, result) = (operation.operands[0], operation.results[0]);
+            self.known.insert(result, *self.known.get(&operand)?);
+            self.places.insert(result, *self.places.get(&operand)?);
             return Some(());
         }
         if let OpKind::Constant(ConstantValue::Splat(number)) = operation.kind {
@@ -81,6 +85,7 @@ impl Builder<'_> {
         let read: Vec<RowRef> =
             needs.reads.into_iter().map(|(value, place)| self.reference(value, place)).collect();
         let result = operation.results[0];
+        self.places.insert(result, shape);
         let element = module.ty(result).element;
         let kind = match operation.kind {
             OpKind::BlockQuantize { .. } => return Some(()),
@@ -139,7 +144,11 @@ impl Builder<'_> {
 
     /// A constant is uniform, so it has the place of a scalar until it is written.
     fn constant(&mut self, value: Value, number: f64) -> Option<()> {
-        let element = self.program.module().ty(value).element;
+        let ty = self.program.module().ty(value);
+        if let Some(place) = self.space.class(&ty.shape) {
+            self.places.insert(value, place);
+        }
+        let element = ty.element;
         self.push(RowStepKind::Constant(bits(element, number)), Vec::new(), element, RowShape::Scalar);
         self.define(value)
     }
@@ -186,7 +195,6 @@ impl Builder<'_> {
                 .get(&of)
                 .copied()
                 .unwrap_or_else(|| self.reference(of, Place::of(RowShape::Matrix)));
-            let of = self.whole(of, module.ty(operation.operands[0]).element, RowShape::Matrix);
             let global = match operation.operands.get(1) {
                 None => None,
                 Some(global) => match self.reference(*global, Place::of(RowShape::Scalar)) {
@@ -212,10 +220,7 @@ impl Builder<'_> {
             let ty = module.ty(*result);
             let of = *self.known.get(result)?;
             // A broadcast value has fewer elements until it is written. A reduction writes one per row.
-            let class = match (self.shape(of), &operation.kind) {
-                (RowShape::Column, kind) if *kind != OpKind::Broadcast => RowShape::Column,
-                _ => self.space.class(&ty.shape)?,
-            };
+            let class = *self.places.get(result)?;
             let of = self.whole(of, ty.element, class);
             self.outputs.push(RowOutput { of, kind: RowOutputKind::Value });
             self.written.push(*result);
@@ -230,7 +235,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The value with all elements of a class: a step of its own if it has fewer, or is an operand.
+    /// The value with all elements of a place: a step of its own if it has fewer, or is an operand.
     fn whole(&mut self, value: RowRef, element: ElementType, class: RowShape) -> RowRef {
         if self.shape(value) == class && matches!(value, RowRef::Step(_)) {
             return value;

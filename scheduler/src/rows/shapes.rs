@@ -5,7 +5,7 @@ use fourfold_ir::{Dim, ScaleLayout, dim_product};
 use crate::plan::{Repeat, RowShape};
 
 /// The rows and columns that a row kernel computes. Its matrices have this many elements, row after row.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Space {
     /// L·M, the rows of all matrices.
     pub(crate) rows: Dim,
