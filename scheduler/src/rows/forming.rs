@@ -440,15 +440,19 @@ fn latest_stages(program: &Program, stages: &[usize], is_free: &dyn Fn(Op) -> bo
     latest
 }
 
-/// The ops that depend on params and constants only.
+/// The ops that depend on params and constants only, and that are worth keeping between calls.
 fn static_ops(program: &Program) -> Vec<bool> {
     let module = program.module();
     let mut is_static = vec![false; module.ops.len()];
     for (op, operation) in module.ops.iter() {
-        is_static[op.index()] = operation.operands.iter().all(|value| match module.defining_op(*value) {
-            Some(producer) => is_static[producer.index()],
-            None => matches!(module.values[*value].def, ValueDef::Input { param: true, .. }),
-        });
+        let is_fixed = |value: &Value| module.ty(*value).shape.iter().all(|dim| dim.as_fixed().is_some());
+        // A broadcast value would only take memory.
+        let is_kept = operation.kind != OpKind::Broadcast && operation.results.iter().all(is_fixed);
+        is_static[op.index()] = is_kept
+            && operation.operands.iter().all(|value| match module.defining_op(*value) {
+                Some(producer) => is_static[producer.index()],
+                None => matches!(module.values[*value].def, ValueDef::Input { param: true, .. }),
+            });
     }
     is_static
 }

@@ -62,6 +62,10 @@ pub(crate) fn needs(program: &Program, capability: &RowCapability, op: Op, space
         return None;
     }
     let own = own_space(program, op)?;
+    // One row is computed by few threads, so only ops that must be are in its kernel.
+    if own.rows != space.rows && space.rows.as_fixed() == Some(1) {
+        return None;
+    }
     let first = || module.ty(operation.operands[0]);
     match operation.kind {
         OpKind::Reduce { .. }

@@ -121,9 +121,9 @@ fn scale(
     like: Value,
 ) -> Result<usize, String> {
     let taken = checker.step(RowStepKind::Binary(kind), element)?;
-    let first = checker.plan.program.steps[taken].operands.first();
-    require(first == Some(&RowRef::Step(step)), || format!("step {taken} reads another"))?;
-    require(checker.plan.program.steps[taken].operands.len() == 2, || format!("step {taken} reads another"))?;
+    let found = &checker.plan.program.steps[taken];
+    let fits = found.operands.len() == 2 && found.operands[0] == RowRef::Step(step);
+    require(fits && found.shape == RowShape::Matrix, || format!("step {taken} is another"))?;
     checker.reads(taken, 1, value, like)?;
     Ok(taken)
 }
