@@ -62,6 +62,7 @@
 
 #![allow(unsafe_code, reason = "vector instructions, gemm, fallible allocations, the CUDA driver, kernels")]
 
+pub mod blas;
 mod build;
 pub mod cache;
 mod causes;
