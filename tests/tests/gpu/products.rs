@@ -40,7 +40,8 @@ impl Reference {
         // An f32 of 12 bits is no TF32; a sum of 4096 such numbers is below 2^24.
         let magnitudes = if a == F32 && k <= 4096 { [4095, 1] } else { [7, 7] };
         let a = integers(a, &[l, m, k], magnitudes[0], 1)?;
-        let b = integers(b, if b_batched { &[l, n, k][..] } else { &[n, k] }, magnitudes[1], 2)?;
+        let b_dims = if b_batched { vec![l, n, k] } else { vec![n, k] };
+        let b = integers(b, &b_dims, magnitudes[1], 2)?;
         let mut builder = Builder::new("product");
         let ty = |tensor: &Tensor| {
             let dims = tensor.dims().iter().map(|dim| Dim::fixed(*dim as u64)).collect();
@@ -117,14 +118,13 @@ fn problems() -> Vec<MatmulProblem> {
         let mut add = |l, [m, n, k]: [i64; 3], b_batched| {
             problems.push(MatmulProblem { l, m, n, k, elements, b_batched });
         };
-        for extents in
-            [[1, 1, 1], [1, 64, 128], [3, 5, 7], [37, 19, 91], [91, 384, 384], [128, 256, 512], [257, 1, 33]]
-        {
-            add(1, extents, true);
-            add(1, extents, false);
-            add(3, extents, true);
-            add(3, extents, false);
+        for extents in [[1, 1, 1], [3, 5, 7], [1, 64, 128], [37, 19, 91], [257, 1, 33]] {
+            for (l, b_batched) in [(1, true), (1, false), (3, true), (3, false)] {
+                add(l, extents, b_batched);
+            }
         }
+        add(1, [91, 384, 384], false);
+        add(2, [128, 256, 512], true);
         // Long sums are split, and a batch may exceed the 65,535 CTAs of one axis of a grid.
         add(1, [16, 24, 65536], true);
         add(1, [1, 64, 16384], false);
