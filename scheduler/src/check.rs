@@ -25,6 +25,7 @@ use crate::reason::ReasonCode;
 mod block_quantize;
 mod epilogue;
 mod kernel;
+mod moves;
 mod outputs;
 mod refusal;
 
@@ -208,7 +209,11 @@ pub fn check(
             Some(Plan::BlockQuantize(plan)) => {
                 block_quantize::check(program, capabilities, index, segment, plan, &mut errors);
             }
-            Some(Plan::Row(_) | Plan::Move(_) | Plan::Mma(_) | Plan::View(_)) => {}
+            Some(Plan::Move(plan)) => moves::check(program, capabilities, index, segment, plan, &mut errors),
+            Some(Plan::View(plan)) => {
+                moves::check_view(program, capabilities, index, segment, plan, &mut errors);
+            }
+            Some(Plan::Row(_) | Plan::Mma(_)) => {}
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }

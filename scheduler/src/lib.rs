@@ -43,6 +43,7 @@ mod geometry;
 mod grow;
 mod language;
 mod legality;
+mod moves;
 mod normalize;
 mod partition;
 mod plan;
@@ -63,7 +64,7 @@ pub use normalize::{
 pub use partition::partition;
 pub use plan::{
     BlockQuantizePlan, Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep,
-    KernelOutput, MAX_MOVE_AXES, MAX_MOVE_OPERANDS, MmaPlan, MoveAxis, MoveKind, MovePlan, MoveProgram,
+    KernelOutput, MAX_MOVE_AXES, MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MmaPlan, MovePlan, MoveProgram,
     OutputKind, Partition, Plan, Repeat, Roles, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan,
     RowProgram, RowRef, RowShape, RowStep, RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier, ViewPlan,
 };
