@@ -15,7 +15,6 @@ FOURFOLD_BOTH inline uint8_t const *find(Parameters const &p, uint64_t number) {
   uint64_t const row = divide(number, p.row);
   uint8_t const *from = p.from[0];
   uint64_t bytes = p.rows[0], start = 0;
-#pragma unroll
   for (int operand = 1; operand < kOperands; ++operand) {
     if (p.starts[operand] <= number) {
       from = p.from[operand];

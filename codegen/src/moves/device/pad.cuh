@@ -1,4 +1,5 @@
-constexpr int kUnit = {{ unit }}, kAxes = {{ axes }};
+[[maybe_unused]] constexpr int kUnit = {{ unit }};
+constexpr int kAxes = {{ axes }};
 
 // Axes are innermost first. The extents of the innermost one are in packets.
 struct Parameters {
@@ -15,7 +16,6 @@ struct Parameters {
 FOURFOLD_BOTH inline bool find(Parameters const &p, uint64_t number, uint64_t &offset) {
   bool is_inside = true;
   offset = 0;
-#pragma unroll
   for (int axis = 0; axis < kAxes; ++axis) {
     uint64_t const quotient = divide(number, p.extents[axis]);
     // Beyond 2^63 where the index is before the operand.

@@ -30,7 +30,6 @@ struct Parameters {
 // Separates a number into indices; returns the offset in the operand, and adds that in the result to `to`.
 FOURFOLD_BOTH inline uint64_t offset_of(Axes const &axes, uint64_t number, uint64_t &to) {
   uint64_t from = 0;
-#pragma unroll
   for (int axis = 0; axis < kAxes; ++axis) {
     if (axis + 1 < axes.count) {
       uint64_t const quotient = divide(number, axes.extents[axis]);
