@@ -6,8 +6,8 @@ use fourfold_ir::{
 };
 
 use crate::plan::{
-    Constraint, MAX_MOVE_AXES, MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MovePlan, MoveProgram, Plan,
-    ViewPlan,
+    Constraint, MAX_MOVE_AXES, MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MovePlan, MoveProgram,
+    Plan, ViewPlan,
 };
 
 /// The alignment in bytes of blocked scales, whose kernel moves 16 bytes at a time.
@@ -319,3 +319,6 @@ fn joined(parts: &[Source], axis: usize) -> Option<Copy> {
     let program = MoveProgram::Concat { operands: rows.len() as u32 };
     Some(Copy::Move { program, operands, extents: [outer, sum].into_iter().chain(rows).collect() })
 }
+
+#[cfg(test)]
+mod tests;

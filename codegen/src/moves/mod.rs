@@ -69,7 +69,8 @@ impl MoveSpec {
             MoveProgram::Swizzle { to: ScaleLayout::Blocked } => 16,
             _ => 1,
         };
-        let operands = alignments.iter().enumerate().map(|(at, alignment)| role(&format!("x{at}"), *alignment));
+        let operands =
+            alignments.iter().enumerate().map(|(at, alignment)| role(&format!("x{at}"), *alignment));
         Interface {
             extents: self.program.extent_names(),
             operands: operands.collect(),

@@ -126,7 +126,9 @@ fn parts(spec: &MoveSpec) -> Parts {
             formula: "y0[o, :] = x0[o, :] ++ x1[o, :] ++ ..",
             device: include_str!("device/concat.cuh"),
             host: include_str!("device/concat_host.cuh"),
-            operand_bytes: (0..operands).map(|at| format!("product_of({{problem.o, problem.r{at}}})")).collect(),
+            operand_bytes: (0..operands)
+                .map(|at| format!("product_of({{problem.o, problem.r{at}}})"))
+                .collect(),
             result_bytes: "product_of({problem.o, problem.r})".to_owned(),
             agree: concat_agrees(operands),
             operands,
@@ -166,9 +168,8 @@ fn parts(spec: &MoveSpec) -> Parts {
 
 /// The condition that every read of a strided move is inside its operand.
 fn strided_agrees() -> String {
-    let steps = (0..MAX_MOVE_AXES).map(|at| {
-        format!("static_cast<__int128>(problem.d{at} - (problem.d{at} > 0)) * problem.s{at}")
-    });
+    let steps = (0..MAX_MOVE_AXES)
+        .map(|at| format!("static_cast<__int128>(problem.d{at} - (problem.d{at} > 0)) * problem.s{at}"));
     let offsets = ["o0", "o1", "o2"].map(|name| format!("static_cast<__int128>(problem.{name})"));
     let last = steps.chain(offsets).collect::<Vec<_>>().join(" +\n          ");
     format!("bytes_of_result(problem) == 0 ||\n      {last} < problem.e")
@@ -176,8 +177,7 @@ fn strided_agrees() -> String {
 
 /// The condition that the rows of the operands are the row of the result.
 fn concat_agrees(operands: u32) -> String {
-    let rows: Vec<String> =
-        (0..operands).map(|at| format!("static_cast<__int128>(problem.r{at})")).collect();
+    let rows: Vec<String> = (0..operands).map(|at| format!("static_cast<__int128>(problem.r{at})")).collect();
     format!("{} == problem.r", rows.join(" + "))
 }
 
@@ -242,7 +242,10 @@ fn context(spec: &MoveSpec) -> Context {
         load_parameter: "",
         load_argument: "",
         shared_bytes: 0,
-        outputs: [Output { bytes: "static_cast<uint64_t>(bytes_of_result(problem))".to_owned(), scale_block: 0 }],
+        outputs: [Output {
+            bytes: "static_cast<uint64_t>(bytes_of_result(problem))".to_owned(),
+            scale_block: 0,
+        }],
         clears: [],
         operand_bytes: parts.operand_bytes,
         empty: parts.empty,

@@ -3,7 +3,8 @@
 
 use fourfold_ir::numeric::{blocked_len, blocked_offset};
 use fourfold_ir::{
-    Capabilities, Dim, ElementType, Entity, Op, OpKind, Program, ScaleLayout, Symbol, SymbolValues, Tensor, Value,
+    Capabilities, Dim, ElementType, Entity, Op, OpKind, Program, ScaleLayout, Symbol, SymbolValues, Tensor,
+    Value,
 };
 
 use super::{CheckError, known};
@@ -79,9 +80,8 @@ pub(super) fn check_view(
     }
     for symbols in samples {
         let bytes = [plan.operand, plan.result].map(|value| byte_count(program, value, &symbols));
-        let mut found = compare(program, &symbols, plan.op, plan.result, |at, _| {
-            Some(Byte::Operand(plan.operand, at))
-        });
+        let mut found =
+            compare(program, &symbols, plan.op, plan.result, |at, _| Some(Byte::Operand(plan.operand, at)));
         if bytes[0] != bytes[1] {
             found = Err("the result of a view has another size than its operand".to_owned());
         }
@@ -134,7 +134,9 @@ fn limits(capabilities: &Capabilities, index: usize, plan: &MovePlan, errors: &m
         }
     }
     let pointers: Vec<(Value, u32)> = match plan.program {
-        MoveProgram::Strided { bits: 8 } | MoveProgram::Pad { bits: 8 } | MoveProgram::Concat { .. } => vec![],
+        MoveProgram::Strided { bits: 8 } | MoveProgram::Pad { bits: 8 } | MoveProgram::Concat { .. } => {
+            vec![]
+        }
         MoveProgram::Strided { bits } | MoveProgram::Pad { bits } => {
             vec![(plan.operands[0], bits / 8), (plan.result, bits / 8)]
         }
@@ -306,7 +308,8 @@ fn of_plan(plan: &MovePlan, numbers: &[u64], at: u64, indices: &dyn Fn(u64) -> u
             if (0..MAX_PAD_AXES).any(outside) {
                 return Some(Byte::Constant((fill[0] >> (8 * (at % unit))) as u8));
             }
-            let from = (0..MAX_PAD_AXES).fold(0, |from, axis| from * operand[axis] + places[axis] - low[axis]);
+            let from =
+                (0..MAX_PAD_AXES).fold(0, |from, axis| from * operand[axis] + places[axis] - low[axis]);
             Some(Byte::Operand(x, from * unit + at % unit))
         }
         MoveProgram::Concat { .. } => {
@@ -344,7 +347,8 @@ fn of_plan(plan: &MovePlan, numbers: &[u64], at: u64, indices: &dyn Fn(u64) -> u
 
 /// The place of a scale in blocked matrices.
 fn blocked(matrix: u64, row: u64, block: u64, rows: u64, blocks: u64) -> Option<u64> {
-    let [row, block, rows, blocks] = [row, block, rows, blocks].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+    let [row, block, rows, blocks] =
+        [row, block, rows, blocks].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
     Some(matrix * blocked_len(rows, blocks) as u64 + blocked_offset(row, block, blocks) as u64)
 }
 
@@ -470,8 +474,11 @@ impl<'a> Meaning<'a> {
             }
             OpKind::Broadcast => {
                 let last = to.get(to.len().checked_sub(from.len())?..)?;
-                let places: Vec<u64> =
-                    last.iter().zip(from).map(|(place, extent)| if *extent == 1 { 0 } else { *place }).collect();
+                let places: Vec<u64> = last
+                    .iter()
+                    .zip(from)
+                    .map(|(place, extent)| if *extent == 1 { 0 } else { *place })
+                    .collect();
                 own(&places)
             }
             OpKind::Slice { ranges } => {

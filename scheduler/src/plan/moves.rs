@@ -96,9 +96,14 @@ impl MoveProgram {
             MoveProgram::Strided { .. } => {
                 RESULT.iter().chain(&STRIDES).chain(&OFFSETS).chain(&["E"]).copied().collect()
             }
-            MoveProgram::Pad { .. } => {
-                RESULT.iter().take(MAX_PAD_AXES).chain(&OPERAND).chain(&PADDING).chain(&["F"]).copied().collect()
-            }
+            MoveProgram::Pad { .. } => RESULT
+                .iter()
+                .take(MAX_PAD_AXES)
+                .chain(&OPERAND)
+                .chain(&PADDING)
+                .chain(&["F"])
+                .copied()
+                .collect(),
             MoveProgram::Concat { operands } => {
                 ["O", "R"].iter().chain(ROWS.iter().take(*operands as usize)).copied().collect()
             }
