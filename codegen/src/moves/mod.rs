@@ -92,3 +92,6 @@ impl MoveSpec {
         template::emit(self)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -280,7 +280,7 @@ impl<'a> Runner<'a> {
             stream.synchronize().map_err(failed)?;
             // SAFETY: the context is current, and the call's only launch has ended. Its workspace is not yet retired.
             if let Some(status) = unsafe { prepared.fault() } {
-                return Err(self.fault(position, call.kernel.metadata().emulated, status));
+                return Err(self.fault(position, status));
             }
         }
         let measured = start.map(|start| {
@@ -295,18 +295,16 @@ impl<'a> Runner<'a> {
     }
 
     /// The error of a launch that ended with a fault.
-    fn fault(&mut self, position: usize, emulated: bool, status: Status) -> RunError {
-        if status.code == Status::INDEX {
-            // The fallback finds the same index, and names the op and the axis.
-            let partition = self.partition;
-            if let Err(error) = self.fallback(position, &partition.segments[position].ops) {
-                return error;
-            }
+    fn fault(&mut self, position: usize, status: Status) -> RunError {
+        if status.code != Status::INDEX {
+            return self.device_error(position, DeviceError::Emulation { status });
         }
-        self.device_error(
-            position,
-            if emulated { DeviceError::Emulation { status } } else { DeviceError::Launch { status } },
-        )
+        // The fallback finds the same index, and names the op and the axis.
+        let partition = self.partition;
+        match self.fallback(position, &partition.segments[position].ops) {
+            Err(error) => error,
+            Ok(()) => self.device_error(position, DeviceError::Launch { status }),
+        }
     }
 
     /// Moves a value to the host for a segment or the caller.

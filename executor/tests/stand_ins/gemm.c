@@ -55,7 +55,7 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 
 uint32_t fourfold_abi_version(void) { return 6; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":5,\"target\":\"" TARGET "\",\"kernel\":\"" KERNEL "\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
+    return "{\"abi\":6,\"target\":\"" TARGET "\",\"kernel\":\"" KERNEL "\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
            "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\"," ROLES
            ",\"emulated\":" EMULATED_TEXT "}";
 }

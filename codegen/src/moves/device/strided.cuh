@@ -21,7 +21,10 @@ struct Parameters {
   uint64_t packets, unit_stride;
   // The tile: extents, tiles along them, bytes between two rows of the operand and between two columns of the result.
   uint64_t rows, columns, row_stride, column_stride;
-  Divisor row_tiles, column_tiles;
+  Divisor bands, column_tiles;
+  // A band is 2^band_shift tiles along the rows. CTAs take the tiles of a band before those of the next column, so that
+  // CTAs that run at once read and write neighbouring lines.
+  uint32_t band_shift;
   // True if 16 bytes of a row, and of a column, are inside and aligned.
   bool is_wide;
   uint64_t ctas;
@@ -146,12 +149,13 @@ __device__ __forceinline__ void move(Parameters const &p) {
     });
     return;
   }
-  uint64_t tile = blockIdx.x, to = 0;
-  uint64_t number = divide(tile, p.column_tiles);
-  uint64_t const column = tile * kTileColumns;
-  tile = number;
-  number = divide(tile, p.row_tiles);
-  uint64_t const row = tile * kTileRows;
+  uint64_t tile = blockIdx.x >> p.band_shift, to = 0;
+  uint64_t band = divide(tile, p.column_tiles);
+  uint64_t const number = divide(band, p.bands), column = tile * kTileColumns;
+  uint64_t const row = ((band << p.band_shift) + (blockIdx.x - (blockIdx.x >> p.band_shift << p.band_shift))) * kTileRows;
+  if (row >= p.rows) {
+    return;
+  }
   uint8_t const *const first = p.from + offset_of(p.axes, number, to) + row * p.row_stride + column * kUnit;
   uint8_t *const result = p.to + to + column * p.column_stride + row * kUnit;
   if (p.is_wide) {

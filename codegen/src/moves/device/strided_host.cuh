@@ -74,11 +74,16 @@ inline Parameters make_parameters(Problem const &problem, Pointers const &p) {
       }
     }
     uint64_t const row_tiles = (result.rows + kTileRows - 1) / kTileRows, column_tiles = (result.columns + kTileColumns - 1) / kTileColumns;
-    result.row_tiles = divisor_of(row_tiles);
+    // At most one of five tiles is empty.
+    while (result.band_shift < 3 && (uint64_t{8} << result.band_shift) <= row_tiles) {
+      ++result.band_shift;
+    }
+    uint64_t const bands = (row_tiles + (uint64_t{1} << result.band_shift) - 1) >> result.band_shift;
+    result.bands = divisor_of(bands);
     result.column_tiles = divisor_of(column_tiles);
     result.axes = axes_of(axes, others);
     result.is_wide = alignment.bytes() == 16;
-    result.ctas = batches * row_tiles * column_tiles;
+    result.ctas = (batches * bands * column_tiles) << result.band_shift;
     return result;
   }
   alignment.add(last.extent * kUnit);
