@@ -29,6 +29,7 @@ mod block_quantize;
 mod epilogue;
 mod kernel;
 mod mma;
+mod moves;
 mod outputs;
 mod refusal;
 mod rows;
@@ -215,7 +216,10 @@ pub fn check(
             }
             Some(Plan::Row(plan)) => rows::check(program, capabilities, index, segment, plan, &mut errors),
             Some(Plan::Mma(plan)) => mma::check(program, capabilities, index, segment, plan, &mut errors),
-            Some(Plan::Move(_) | Plan::View(_)) => {}
+            Some(Plan::Move(plan)) => moves::check(program, capabilities, index, segment, plan, &mut errors),
+            Some(Plan::View(plan)) => {
+                moves::check_view(program, capabilities, index, segment, plan, &mut errors);
+            }
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }

@@ -195,20 +195,9 @@ impl Kernel {
         (offset >= 0).then_some(offset)
     }
 
-    /// Returns true if launches may end with a fault of the emulation; see [`Kernel::emulation_fault`].
-    pub fn finds_emulation_faults(&self) -> bool {
-        self.symbols().emulation_fault.is_some()
-    }
-
-    /// Returns the first fault that the emulation has found since the last call: an operand, address or wait that the
-    /// emulated instructions do not allow. Results of launches with a fault are wrong.
-    ///
-    /// # Safety
-    /// The context of the launches must be current, and none may be running.
-    pub unsafe fn emulation_fault(&self) -> Option<Status> {
-        let function = self.symbols().emulation_fault?;
-        // SAFETY: the buffer is live and not kept; the caller vouches for the context.
-        answer(|message, size| unsafe { function(message, size) }).err()
+    /// Returns true if launches may end with a fault; see [`Prepared::fault`].
+    pub fn finds_faults(&self) -> bool {
+        self.symbols().fault.is_some()
     }
 
     /// Builds the launch parameters of one call.

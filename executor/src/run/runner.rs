@@ -12,7 +12,7 @@ use super::values::Values;
 use super::{DEVICE_MEMORY, Machine, Moved, Ran, RunError, RunOptions, RunReason, SegmentRun};
 use crate::device::{Buffer, DeviceError, Stream};
 use crate::fallback;
-use crate::kernel::Prepared;
+use crate::kernel::{Prepared, Status};
 
 /// A run in progress.
 pub(super) struct Runner<'a> {
@@ -275,12 +275,12 @@ impl<'a> Runner<'a> {
             (None, start) => start,
             (Some(error), _) => return Err(failed(error)),
         };
-        let checks_emulation = call.kernel.finds_emulation_faults();
-        if checks_emulation {
+        let checks_faults = call.kernel.finds_faults();
+        if checks_faults {
             stream.synchronize().map_err(failed)?;
-            // SAFETY: the context is current, and the kernel's only launch has ended.
-            if let Some(status) = unsafe { call.kernel.emulation_fault() } {
-                return Err(failed(DeviceError::Emulation { status }));
+            // SAFETY: the context is current, and the call's only launch has ended. Its workspace is not yet retired.
+            if let Some(status) = unsafe { prepared.fault() } {
+                return Err(self.fault(position, status));
             }
         }
         let measured = start.map(|start| {
@@ -289,9 +289,22 @@ impl<'a> Runner<'a> {
             Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
         });
         let measured = measured.transpose().map_err(failed);
-        self.caused[position].synchronized |= self.options.locate || checks_emulation;
+        self.caused[position].synchronized |= self.options.locate || checks_faults;
         self.flight.take_off(stream, prepared, position);
         Ok(Ok(measured?))
+    }
+
+    /// The error of a launch that ended with a fault.
+    fn fault(&mut self, position: usize, status: Status) -> RunError {
+        if status.code != Status::INDEX {
+            return self.device_error(position, DeviceError::Emulation { status });
+        }
+        // The fallback finds the same index, and names the op and the axis.
+        let partition = self.partition;
+        match self.fallback(position, &partition.segments[position].ops) {
+            Err(error) => error,
+            Ok(()) => self.device_error(position, DeviceError::Launch { status }),
+        }
     }
 
     /// Moves a value to the host for a segment or the caller.
