@@ -66,7 +66,7 @@ __device__ __noinline__ Nvfp4Codes nvfp4_exact(float4 a, float4 b, float4 c, flo
 }
 
 // `amax` has the bits of the largest magnitude, NaN above infinity.
-__device__ __forceinline__ Nvfp4Codes nvfp4(float const (&values)[16], uint32_t amax, Nvfp4Tensor const &tensor) {
+__device__ __forceinline__ Nvfp4Codes nvfp4(float const *values, uint32_t amax, Nvfp4Tensor const &tensor) {
   Nvfp4Codes result;
   float const quotient = float_of(amax) * tensor.per_scale;
   uint32_t pair;
