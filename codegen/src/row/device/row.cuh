@@ -5,36 +5,45 @@ struct alignas(kBytes < 16 ? kBytes : 16) Words {
 };
 
 #ifndef FOURFOLD_HOST
+// NaN propagates, and -0 is below +0.
+{% for name, sign, joined in [["max", ">", "&"], ["min", "<", "|"]] %}
+__device__ __forceinline__ float op_{{ name }}(float a, float b) {
+#if defined(FOURFOLD_BY_INSTRUCTION)
+  float result;
+  asm("{{ name }}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return a != a || b != b ? float_of(kMagnitudeBits) : a == b ? float_of(bits_of(a) {{ joined }} bits_of(b)) : a {{ sign }} b ? a : b;
+#endif
+}
+{% endfor %}
+
 {% for element in ["bf16", "f16"] %}
-{% for name in ["add", "sub", "mul"] %}
+{% for name, sign in [["add", "+"], ["sub", "-"], ["mul", "*"]] %}
 __device__ __forceinline__ uint32_t {{ name }}_{{ element }}x2(uint32_t a, uint32_t b) {
+#if defined(FOURFOLD_BY_INSTRUCTION)
   uint32_t pair;
   asm("{{ name }}.rn.{{ element }}x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
+#else
+  return pack_{{ element }}(low_{{ element }}(a) {{ sign }} low_{{ element }}(b), high_{{ element }}(a) {{ sign }} high_{{ element }}(b));
+#endif
 }
 {% endfor %}
 {% for name in ["max", "min"] %}
 __device__ __forceinline__ uint32_t {{ name }}_{{ element }}x2(uint32_t a, uint32_t b) {
+#if defined(FOURFOLD_BY_INSTRUCTION)
   uint32_t pair;
   asm("{{ name }}.NaN.{{ element }}x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
+#else
+  return pack_{{ element }}(op_{{ name }}(low_{{ element }}(a), low_{{ element }}(b)), op_{{ name }}(high_{{ element }}(a), high_{{ element }}(b)));
+#endif
 }
 {% endfor %}
 __device__ __forceinline__ uint32_t neg_{{ element }}x2(uint32_t a) { return a ^ 0x80008000u; }
 __device__ __forceinline__ uint32_t abs_{{ element }}x2(uint32_t a) { return a & 0x7FFF7FFFu; }
 {% endfor %}
-
-// NaN propagates, and -0 is below +0.
-__device__ __forceinline__ float op_max(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
-__device__ __forceinline__ float op_min(float a, float b) {
-  float result;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
 
 // A divisor of many numbers. Quotients are correctly rounded: the first estimate is within 2 ulp, the second within 1 ulp,
 // and the remainder of the third is exact.
