@@ -1,6 +1,8 @@
 //! Row kernels of programs that cover every step, element type, shape and output.
 
 mod programs;
+mod reference;
+mod simulation;
 
 use std::collections::HashSet;
 use std::mem::discriminant;
@@ -81,11 +83,10 @@ fn roles_state_the_extents_of_their_shapes() {
     assert_eq!(
         interface("repeats"),
         [
-            "L M K R0 P0 R1 P1 R2 P2",
+            "L M K R0 P0 R1 P1",
             "x0 bf16 [L,M,K] 2",
             "x1 f32 [P0,K] 4",
-            "x2 f16 [P1] 2",
-            "x3 i1 [P2,K] 1",
+            "x2 i1 [P1,K] 1",
             "y0 f32 [L,M,K] 4",
             "y1 f32 [L,M] 4",
         ]

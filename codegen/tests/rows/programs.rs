@@ -384,11 +384,15 @@ fn shapes(all: &mut Programs) {
     // Rows that repeat, and columns that repeat.
     let mut draft = Draft::new();
     let (x, other) = (draft.read(Matrix, BF16), draft.repeat(Matrix, F32));
-    let (column, last) = (draft.repeat(Column, F16), draft.repeat(Matrix, I1));
+    let last = draft.repeat(Matrix, I1);
     let sum = draft.binary(BinaryKind::Add, x, other);
-    let product = draft.binary(BinaryKind::Mul, sum, column);
-    let y = draft.step(RowStepKind::Select, &[last, product, sum], F32);
+    let y = draft.step(RowStepKind::Select, &[last, other, sum], F32);
     let max = draft.reduce(ReduceKind::Max, y);
     draft.write(y).write(max);
     all.push(("repeats".to_owned(), draft.0));
+    let mut draft = Draft::new();
+    let (x, column) = (draft.read(Matrix, F16), draft.repeat(Column, F16));
+    let product = draft.binary(BinaryKind::Mul, x, column);
+    draft.write(product);
+    all.push(("repeated_column".to_owned(), draft.0));
 }
