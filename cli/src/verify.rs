@@ -28,7 +28,7 @@ use crate::load::{Inputs, Loaded, load, sampled_inputs, shared_inputs, sources_o
 use crate::report::{LeftOut, Report, SegmentReport, VerifyLaunch, VerifyReport, VerifyRow, kernel_name};
 use crate::report_file::{ReportFile, RunEntry, State, TimingEntry, describe_options, time};
 use crate::run::{plan, replay_compiled};
-use crate::tolerance::{Compared, KernelRun};
+use crate::tolerance::{Compared, KernelRun, SegmentOps};
 
 /// Options of a verification.
 #[derive(Clone, Debug, Default)]
@@ -332,7 +332,7 @@ fn verify_run(
     inputs: &Inputs,
     report: &mut VerifyReport,
 ) -> Result<Report, Error> {
-    let run = replay_compiled(&candidate.loaded, compiled, inputs, Scope::KernelResults)?;
+    let run = replay_compiled(&candidate.loaded, compiled, inputs, Scope::DeviceResults)?;
     report.ran_kernels += run.ran_kernels;
     report.launches.extend(run.segments.iter().filter_map(|segment| {
         let launch = segment.launch.clone()?;
@@ -494,9 +494,9 @@ fn nan_rows(
         compiled.run_normalized(&bound, &RunOptions::default().keep_all(true).poison(poison).locate(true))?;
     let mut rows = Vec::new();
     for (segment, plan) in kernels {
-        let kernel = KernelRun::of(program, partition, segment, &bound, &run, Some(recipe.rule))?;
-        let interpret = check_work(program, &bound, kernel.ops).is_ok();
-        let kernel = KernelRun { interpret, ..kernel };
+        let ops = SegmentOps::of(program, partition, segment, &bound, &run, Some(recipe.rule))?;
+        let interpret = check_work(program, &bound, ops.ops).is_ok();
+        let kernel = KernelRun { run: SegmentOps { interpret, ..ops }, plan };
         let compared = match shows {
             Shows::Everywhere => kernel.compare_nan(&|value| run.value(value))?,
             Shows::Nowhere => kernel.compare(&|value| run.value(value))?,
