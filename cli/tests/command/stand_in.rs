@@ -114,6 +114,49 @@ fn a_hopper_runs_its_own_kernels_and_others_emulated_where_it_is_asked_to() {
     }
 }
 
+/// A quantization between ops that no epilogue computes.
+const QUANTIZATION: &str = "fir 1
+; sample: normal seed=7 M=37
+func @quantization(%x: tensor<[M, 64], f32>, %g: tensor<[], f32>) {
+  %q, %sq = block_quantize %x, %g {block = 16} : tensor<[M, 64], f4E2M1FN>, tensor<[M, 4], f8E4M3FN, blocked>
+  return %q, %sq
+}
+";
+
+#[test]
+fn a_segment_of_the_device_tier_is_run_compared_and_required() {
+    let run = |defines: &str| {
+        let machine = Machine::with_program(QUANTIZATION, defines);
+        let converts = "echo '        /*0010*/  F2FP.SATFINITE.E2M1 R1, R2, R3 ;'";
+        machine.script("cuobjdump", converts);
+        let file = machine.name("program.fir");
+        let output = machine.run("0", &["verify", &file, "--require-device", "--json"]);
+        (output.status.code(), json(&output), said(&output))
+    };
+    let (code, report, said) = run("");
+    assert_eq!((code, &report["ok"]), (Some(0), &true.into()), "{report}\n{said}");
+    let counts = (&report["device_segments"], &report["ran_device_segments"], &report["off_device"]);
+    assert_eq!(counts, (&1.into(), &1.into(), &serde_json::json!([])), "{report}");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2, "codes and scales: {report}");
+    for row in rows {
+        assert_eq!((&row["kind"], &row["plan"]), (&"device".into(), &"block_quantize".into()), "{row}");
+        assert_eq!((&row["ran"], &row["sizes"]), (&"kernel".into(), &"L=1 M=37 K=64".into()), "{row}");
+        assert!(row["rule"].as_str().is_some_and(|rule| rule.starts_with("bit-equal")), "{row}");
+    }
+    // A kernel that writes nothing, and one that spoils a byte of a scale.
+    for (defines, wrong) in [("-DWRITES_NOTHING", 2), ("-DSPOIL=0", 1)] {
+        let (code, report, _) = run(defines);
+        let rows = report["rows"].as_array().expect("rows");
+        let found = rows.iter().filter(|row| row["ok"] == false).count();
+        assert_eq!((code, found), (Some(1), wrong), "{defines}: {report}");
+    }
+    // A kernel that the device refuses runs on the fallback.
+    let (code, report, said) = run("-DPREPARE_STATUS=1");
+    assert_eq!((code, &report["ran_device_segments"]), (Some(3), &0.into()), "{report}");
+    assert!(said.contains("--require-device: 1 of 1 segments planned for the GPU"), "{said}");
+}
+
 #[test]
 fn a_kernel_that_was_built_and_cannot_be_dumped_is_no_failure_of_the_kernel() {
     let machine = Machine::with_program(ONE_PRODUCT, "");

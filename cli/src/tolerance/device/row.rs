@@ -173,7 +173,10 @@ impl<'a> Rows<'a> {
     fn rounded(&self, element: ElementType, ends: Interval) -> Interval {
         match element {
             ElementType::I1 => ends,
-            // A reduction, and a function on the device, is rounded to f32 first.
+            // Below zero there is no power of two.
+            ElementType::F8E8M0FNU if as_point(ends).is_none() => {
+                interval::sound(interval::round(element, ends))
+            }
             ElementType::F32 if self.is_expanded && as_point(ends).is_none_or(f64::is_finite) => {
                 let [low, high] = interval::round(element, ends);
                 [low.min(ends[0]), high.max(ends[1])]
