@@ -27,6 +27,7 @@ mod epilogue;
 mod kernel;
 mod outputs;
 mod refusal;
+mod rows;
 
 /// One defect of a partition. Every defect is a bug of the partitioner, never of the program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -208,7 +209,8 @@ pub fn check(
             Some(Plan::BlockQuantize(plan)) => {
                 block_quantize::check(program, capabilities, index, segment, plan, &mut errors);
             }
-            Some(Plan::Row(_) | Plan::Move(_) | Plan::Mma(_) | Plan::View(_)) => {}
+            Some(Plan::Row(plan)) => rows::check(program, capabilities, index, segment, plan, &mut errors),
+            Some(Plan::Move(_) | Plan::Mma(_) | Plan::View(_)) => {}
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }

@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program, Value};
 
 use crate::dataflow::{Stages, stages};
+use crate::device::plan_device;
 use crate::explain::{Obstacle, Producer, explain};
 use crate::geometry::Divides;
 use crate::grow::{Growth, grow};
 use crate::normalize::near_miss;
-use crate::plan::{BlockQuantizePlan, Decision, Partition, Plan, ScaledMmaPlan, Segment, SegmentKind};
+use crate::plan::{Decision, Partition, Plan, ScaledMmaPlan, Segment, SegmentKind};
 use crate::plan_builder::build_plan;
 use crate::prove::Prover;
-use crate::quantize::plan_block_quantize;
 use crate::reason::{ReasonCode, Rejection, element_list};
 use crate::region::region;
 use crate::root::Root;
@@ -162,25 +162,26 @@ impl<'a> Kernels<'a> {
     }
 }
 
-/// The units that run as generated kernels: those of the kernel tier, then those of the device tier.
+/// The units that run on the GPU: those of the kernel tier, then those of the device tier.
 struct Units {
-    /// Device kernels, in program order.
-    device: Vec<BlockQuantizePlan>,
+    /// The plans of the device tier.
+    device: Vec<Plan>,
     /// By op: its unit's position, or `None` for an op on the fallback.
     unit_of: Vec<Option<usize>>,
 }
 
 impl Units {
     fn of(program: &Program, capabilities: &Capabilities, kernels: &Kernels<'_>) -> Units {
-        let mut units = Units { device: Vec::new(), unit_of: kernels.kernel_of.clone() };
-        let Some(capability) = &capabilities.block_quantize else { return units };
-        for op in program.module().ops.keys().filter(|op| kernels.kernel_of[op.index()].is_none()) {
-            if let Some(plan) = plan_block_quantize(program, capability, op) {
-                units.unit_of[op.index()] = Some(kernels.plans.len() + units.device.len());
-                units.device.push(plan);
+        let before = stages(program, &kernels.kernel_of);
+        let is_free = |op: Op| kernels.kernel_of[op.index()].is_none();
+        let device = plan_device(program, capabilities, &before.ops, &is_free);
+        let mut unit_of = kernels.kernel_of.clone();
+        for (position, plan) in device.iter().enumerate() {
+            for op in plan.ops() {
+                unit_of[op.index()] = Some(kernels.plans.len() + position);
             }
         }
-        units
+        Units { device, unit_of }
     }
 }
 
@@ -220,7 +221,7 @@ fn segments(
     }
     let mut plans: Vec<Vec<Plan>> = vec![Vec::new(); count];
     let of_kernels = kernels.plans.iter().cloned().map(Plan::ScaledMma);
-    for plan in of_kernels.chain(units.device.iter().cloned().map(Plan::BlockQuantize)) {
+    for plan in of_kernels.chain(units.device.iter().cloned()) {
         plans[stage_of[plan.root().index()]].push(plan);
     }
 

@@ -227,7 +227,7 @@ fn emit(file: &Path, target: &str) -> Result<String> {
         let text = match kernel.source.kind {
             KernelKind::ScaledMma => abridged(&name, &kernel.source.text, target)?,
             // Stored whole: such sources share no text.
-            KernelKind::BlockQuantize => kernel.source.text.clone(),
+            KernelKind::BlockQuantize | KernelKind::Row => kernel.source.text.clone(),
         };
         if std::env::var_os("FOURFOLD_BLESS").is_some() {
             std::fs::create_dir_all(golden.parent().context("a folder")?)?;

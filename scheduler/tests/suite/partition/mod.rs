@@ -7,5 +7,6 @@ mod order;
 mod outputs;
 mod random;
 mod reasons;
+mod rows;
 mod support;
 mod written;

@@ -1,0 +1,50 @@
+//! Plans the segments of the device tier: regions of row kernels, standalone quantizations, moves, views and plain `mma`.
+
+use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program};
+
+use crate::mma::plan_mma;
+use crate::moves::plan_move;
+use crate::plan::Plan;
+use crate::quantize::plan_block_quantize;
+use crate::rows::{form, plan_rows};
+
+/// The plans of the device tier for the ops for which `is_free` holds; the others are in kernels. `stages` has the number
+/// of kernels before each op.
+pub(crate) fn plan_device(
+    program: &Program,
+    capabilities: &Capabilities,
+    stages: &[usize],
+    is_free: &dyn Fn(Op) -> bool,
+) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    let mut taken = vec![false; program.module().ops.len()];
+    if let Some(capability) = &capabilities.device.rows {
+        for (space, ops) in form(program, capability, stages, is_free).regions {
+            let plan = match ops[..] {
+                [op] if matches!(program.module().ops[op].kind, OpKind::BlockQuantize { .. }) => None,
+                _ => plan_rows(program, capability, &space, ops).map(Plan::Row),
+            };
+            for op in plan.iter().flat_map(Plan::ops) {
+                taken[op.index()] = true;
+            }
+            plans.extend(plan);
+        }
+    }
+    for op in program.module().ops.keys().filter(|op| is_free(*op)) {
+        if !taken[op.index()] {
+            plans.extend(plan_alone(program, capabilities, op));
+        }
+    }
+    plans
+}
+
+/// The plan of an op that is in no region.
+fn plan_alone(program: &Program, capabilities: &Capabilities, op: Op) -> Option<Plan> {
+    let quantize = || {
+        let capability = capabilities.block_quantize.as_ref()?;
+        plan_block_quantize(program, capability, op).map(Plan::BlockQuantize)
+    };
+    let moves = || plan_move(program, capabilities.device.moves.as_ref()?, op);
+    let mma = || plan_mma(program, capabilities.device.mma.as_ref()?, op).map(Plan::Mma);
+    quantize().or_else(moves).or_else(mma)
+}
