@@ -131,7 +131,7 @@ impl<'a> Rows<'a> {
         let program = &self.plan.program;
         let elements: Vec<ElementType> = step.operands.iter().map(|of| program.element(*of)).collect();
         let is_square = matches!(&step.operands[..], [a, b] if a == b);
-        let is_wide = |of: &RowRef| matches!(program.shape(*of), RowShape::Row | RowShape::Matrix);
+        let is_wide = |of: &RowRef| !matches!(program.shape(*of), RowShape::Scalar | RowShape::Column);
         let count = if step.operands.iter().any(is_wide) { self.columns } else { 1 };
         let mut ends = Vec::with_capacity(step.operands.len());
         for column in 0..count {

@@ -2,6 +2,7 @@
 //! computes in f32 ([`device`]), and alterations of them.
 
 mod device;
+mod planned;
 mod rows;
 
 use std::collections::HashMap;
