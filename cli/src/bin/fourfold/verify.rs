@@ -110,6 +110,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 fn tell_of_the_fallback(report: &VerifyReport) {
     /// More segments than these are counted.
     const NAMED: usize = 10;
+    /// More ops of a segment than these are counted.
+    const OPS: usize = 3;
     let off = &report.off_device;
     match (report.device_segments, off.len()) {
         (0, 0) => tell!("error: --require-device: no device segment was planned"),
@@ -123,7 +125,10 @@ fn tell_of_the_fallback(report: &VerifyReport) {
     }
     for OffDevice { fixture, inputs, segment, ops, message, .. } in off.iter().take(NAMED) {
         let why = message.as_deref().unwrap_or("no reason was recorded");
-        tell!("note: {fixture}, {inputs}: segment {segment}, {}: {why}", ops.join(", "));
+        let more = ops.len().saturating_sub(OPS);
+        let more = if more > 0 { format!(" and {more} more ops") } else { String::new() };
+        let ops = ops.iter().take(OPS).map(String::as_str).collect::<Vec<_>>().join(", ");
+        tell!("note: {fixture}, {inputs}: segment {segment}, {ops}{more}: {why}");
     }
     if NAMED < off.len() {
         tell!("note: {} more; `off_device` of --json lists all", off.len() - NAMED);
