@@ -158,8 +158,8 @@
 //! - `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, `clamp`, the functions of two operands, comparisons, `select` and
 //!   conversions must not differ.
 //!
-//! - No epilogue computes `log`, `log2`, `exp2`, `sin`, `cos`, `floor`, `ceil`, `round`, `pow`, `bitcast`, `and`, `or`,
-//!   `shift_left` or `shift_right`.
+//! No epilogue computes `log`, `log2`, `exp2`, `sin`, `cos`, `floor`, `ceil`, `round`, `pow`, `bitcast`, `and`, `or`,
+//! `shift_left` or `shift_right`.
 //!
 //! The error bound is propagated through the steps of the epilogue.
 //!
@@ -175,9 +175,9 @@
 //! - The transcendental functions above, and `log`, `log2`, `exp2`, `sin`, `cos` and `pow`, may differ by 4 ulp of f32.
 //! - The other elementwise functions, `floor`, `ceil`, `round`, `bitcast`, `and`, `or`, `shift_left`, `shift_right`,
 //!   `block_quantize`, `block_dequantize`, and the reductions `max`, `min` and `amax` must not differ.
-//! - A sum of n elements is in f32, in any order. It may differ by γ_(n+1)·Σ|x|: the last unit allows the device to add an
-//!   f32 product without rounding it. The sum must not differ if every partial sum is a whole number of units that f32
-//!   can hold.
+//! - A sum of n elements is in f32, in any order. It may differ by γ_(n+1)·Σ|x|: the last unit allows the device to add
+//!   an f32 product without rounding it. The sum must not differ if every partial sum is a whole number of units that
+//!   f32 can hold.
 //! - A mean is the sum times the f32 reciprocal of n: two more roundings, or none if n is a power of two.
 //! - `softmax` and `layer_norm` are steps, each of which rounds to f32: max, sub, exp, sum and div, or mean, sub, mul,
 //!   mean, add, sqrt, div, mul and add.

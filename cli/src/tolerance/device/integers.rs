@@ -64,7 +64,7 @@ pub(super) fn bitwise(kind: BitwiseKind, a: Interval, b: Interval) -> Interval {
     if is_monotonic { a.map(f) } else { UNKNOWN }
 }
 
-/// Returns true if a mask keeps the high bits of a number that is not negative, down to some bit, and clears the others.
+/// Returns true if a mask keeps the high bits of a non-negative number, down to some bit, and clears the others.
 fn clears_low_bits(mask: i32) -> bool {
     let mask = (mask & i32::MAX) as u32;
     mask.trailing_zeros().min(31) + mask.count_ones() == 31

@@ -1,7 +1,7 @@
 //! Compares a plain `mma`, which the vendor's library sums in f32 in an order of its own.
 //!
-//! |error| ≤ γ_K·Σ|a·b| + 4 ulp before the result is rounded to the type of D. If every partial sum is a whole number of
-//! units that f32 can hold, every order gives the same bits.
+//! |error| ≤ γ_K·Σ|a·b| + 4 ulp before the result is rounded to the type of D. If every partial sum is a whole number
+//! of units that f32 can hold, every order gives the same bits.
 
 use fourfold_executor::fallback::gemm_f32;
 use fourfold_ir::memory::{NoMemory, check_memory};

@@ -1,8 +1,8 @@
 //! Follows the elements of one row through the steps of a row kernel, one interval per element.
 //!
 //! `softmax` and `layer_norm` are several steps of a plan. The interpreter computes them in f64 and rounds once; a row
-//! kernel rounds each step to f32. So in plans of these ops, the interval of an f32 step contains the result without its
-//! rounding too, and with it the interpreter's value.
+//! kernel rounds each step to f32. So in plans of these ops, the interval of an f32 step also contains the result
+//! without its rounding, and with it the interpreter's value.
 
 use fourfold_ir::{BinaryKind, ElementType, OpKind, Program, SymbolValues};
 use fourfold_scheduler::{RowInput, RowPlan, RowRef, RowShape, RowStep, RowStepKind};

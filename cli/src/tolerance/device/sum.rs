@@ -1,8 +1,8 @@
 //! The interval of a reduction of one row.
 //!
-//! A row kernel sums in f32, in an order of its own, and may add a product without rounding it first. So with n elements
-//! |error| ≤ γ_(n+1)·Σ|x|, whatever the order. If every partial sum is a whole number of units that f32 can hold, the
-//! error is zero.
+//! A row kernel sums in f32, in an order of its own, and may add a product without rounding it first. So with n
+//! elements |error| ≤ γ_(n+1)·Σ|x|, whatever the order. If every partial sum is a whole number of units that f32 can
+//! hold, the error is zero.
 
 use fourfold_ir::{BinaryKind, ReduceKind, scalar};
 

@@ -1,6 +1,6 @@
 //! Segments as the scheduler plans them: those of the fixtures with row kernels.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fourfold_ir::sample::{self, Rule};
 use fourfold_ir::{Entity, interpret};
@@ -11,8 +11,8 @@ use super::device::written_by;
 use super::*;
 use crate::load::load;
 
-/// Calls `body` with each row kernel of a program, on each of its samples.
-fn each_row_kernel(file: &Path, mut body: impl FnMut(&SegmentOps<'_>, &RowPlan, &Written, &str)) {
+/// Calls `body` with each segment of the device tier of a program, on each of its samples.
+fn each_segment(file: &Path, mut body: impl FnMut(&SegmentOps<'_>, &Plan, &Written, &str)) {
     let loaded = load(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let capabilities = fourfold_codegen::capabilities("sm_90a").expect("a target");
     let partition = partition(&loaded.program, &capabilities);
@@ -20,8 +20,7 @@ fn each_row_kernel(file: &Path, mut body: impl FnMut(&SegmentOps<'_>, &RowPlan, 
         let tensors = sample::inputs(&loaded.program, recipe).expect("inputs");
         let bound = bind::bind_given(&loaded.program, &tensors, &recipe.symbols).expect("they fit");
         let values = interpret(&loaded.program, &bound).expect("it is small");
-        for (segment, plan) in partition.plans() {
-            let Plan::Row(plan) = plan else { continue };
+        for (segment, plan) in partition.plans().filter(|(_, plan)| plan.scaled_mma().is_none()) {
             let planned = &partition.segments[segment];
             let operands = planned.inputs.iter().map(|value| (*value, &values[value.index()])).collect();
             let run = SegmentOps {
@@ -33,18 +32,54 @@ fn each_row_kernel(file: &Path, mut body: impl FnMut(&SegmentOps<'_>, &RowPlan, 
                 operands,
                 interpret: true,
             };
-            let right = plan.written.iter().map(|value| (*value, values[value.index()].clone())).collect();
+            let written = plan.written();
+            let right = written.iter().map(|value| (*value, values[value.index()].clone())).collect();
             let seed = recipe.seed;
             body(&run, plan, &right, &format!("{}, seed {seed}, segment {segment}", file.display()));
         }
     }
 }
 
-fn fixtures() -> Vec<std::path::PathBuf> {
+fn each_row_kernel(file: &Path, mut body: impl FnMut(&SegmentOps<'_>, &RowPlan, &Written, &str)) {
+    each_segment(file, |run, plan, right, place| {
+        if let Plan::Row(plan) = plan {
+            body(run, plan, right, place);
+        }
+    });
+}
+
+fn fixtures() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/device");
     let files = fourfold_executor::files_below(&folder, "fir").expect("the folder is there");
     assert!(files.len() >= 5, "{files:?}");
     files
+}
+
+#[test]
+fn every_planned_segment_accepts_the_interpreter_s_values_and_copies_keep_every_bit() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    let mut files = fixtures();
+    files.extend(fourfold_executor::files_below(&folder.join("ops"), "fir").expect("the folder is there"));
+    files.push(folder.join("attention.fir"));
+    for file in files {
+        each_segment(&file, |run, plan, right, place| {
+            let compare = |written: &Written| {
+                let compared = compare_plan(run.clone(), plan, &|value| written.get(&value));
+                failures(&compared.expect("it is small"), run.program)
+            };
+            assert_eq!(compare(right), Vec::<String>::new(), "{place}");
+            if !matches!(plan, Plan::Move(_) | Plan::View(_)) {
+                return;
+            }
+            let (value, tensor) = right.iter().next().expect("one result");
+            for byte in [0, tensor.bytes().len() / 2].into_iter().filter(|byte| *byte < tensor.bytes().len())
+            {
+                let mut wrong = tensor.clone();
+                wrong.bytes_mut()[byte] ^= 1;
+                assert_eq!(compare(&Written::from([(*value, wrong)])).len(), 1, "{place}: byte {byte}");
+            }
+        });
+    }
 }
 
 fn failures(compared: &[Compared], program: &Program) -> Vec<String> {
