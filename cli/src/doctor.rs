@@ -536,7 +536,7 @@ fn try_self_test(
     }
     let recipe = Recipe { rule: Rule::Exact, seed: 1, symbols: vec![("M".to_owned(), 37)] };
     let inputs = sampled_inputs(recipe, &loaded.program)?;
-    let report = replay_compiled(&loaded, &compiled, &inputs, Scope::KernelResults)?;
+    let report = replay_compiled(&loaded, &compiled, &inputs, Scope::DeviceResults)?;
     let segment = report.segments.iter().find(|segment| segment.kind == "kernel");
     let ran = segment.map_or("not_run", |segment| segment.ran);
     outcome.ran = Some(ran);

@@ -12,7 +12,7 @@ use fourfold_ir::{
     Bound, Dim, ElementType, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, TensorError,
     Value, bind, interpret,
 };
-use fourfold_scheduler::{Fate, Normalized, Partition, ScaledMmaPlan};
+use fourfold_scheduler::{Fate, Normalized, Partition, Plan};
 
 use crate::compare::{Comparison, Rounding, Tolerance, Wanted, compare, compare_or, largest, tolerance_text};
 use crate::error::Error;
@@ -21,7 +21,7 @@ use crate::load::Inputs;
 use crate::precision::{Precision, precisions};
 use crate::recorded::Recorded;
 use crate::report::{OutputReport, WorstReport};
-use crate::tolerance::{BIT_EQUAL, Compared, KernelRun, Moved, moved};
+use crate::tolerance::{BIT_EQUAL, Compared, Moved, SegmentOps, compare_plan, moved};
 use crate::unused::Unused;
 
 mod codes;
@@ -42,8 +42,8 @@ pub(crate) const RECORDED: &str = "recorded";
 pub(crate) enum Scope {
     /// The program's outputs.
     Outputs,
-    /// The program's outputs and every value that a kernel segment writes.
-    KernelResults,
+    /// The program's outputs and every value that a segment of the kernel or the device tier writes.
+    DeviceResults,
 }
 
 /// Compares values of a run. Expectations are about the original program; the run executed the normalized one.
@@ -197,14 +197,15 @@ impl<'a> Comparer<'a> {
         let mut kernels = Vec::new();
         let mut only_normalized = Vec::new();
         let mut of_segments: HashMap<usize, Vec<(Value, OutputReport)>> = HashMap::new();
-        for Held { original, ran } in self.program_and_kernel_results(scope) {
+        for Held { original, ran } in self.program_and_device_results(scope) {
             let is_covered = original.is_some_and(|value| covered.contains(&value));
-            if let Some((value, segment)) = ran.and_then(|value| Some((value, self.kernel_of(value)?)))
-                && (scope == Scope::KernelResults || !is_covered)
+            if let Some((value, segment)) =
+                ran.and_then(|value| Some((value, self.planned_segment_of(value)?)))
+                && (scope == Scope::DeviceResults || !is_covered)
             {
                 let results = match of_segments.entry(segment) {
                     Entry::Occupied(compared) => compared.into_mut(),
-                    Entry::Vacant(none) => none.insert(self.compare_kernel(segment)?),
+                    Entry::Vacant(none) => none.insert(self.compare_segment(segment)?),
                 };
                 // Normalization may merge two values of the original into one.
                 let name = original.map_or(self.program.module().name_of(value), |value| {
@@ -349,14 +350,14 @@ impl<'a> Comparer<'a> {
         Ok(self.report(place, "interpreter", want, &rule, "interpreter", comparison))
     }
 
-    /// Returns the outputs and, with [`Scope::KernelResults`], every value that a kernel segment writes, each
+    /// Returns the outputs and, with [`Scope::DeviceResults`], every value that a segment on the GPU writes, each
     /// once.
-    fn program_and_kernel_results(&self, scope: Scope) -> Vec<Held> {
+    fn program_and_device_results(&self, scope: Scope) -> Vec<Held> {
         let outputs = self.original.module().outputs.iter();
         let mut values: Vec<Held> = outputs
             .map(|value| Held { original: Some(*value), ran: self.normalized.value(*value) })
             .collect();
-        if scope == Scope::KernelResults {
+        if scope == Scope::DeviceResults {
             for ran in self.partition.plans().flat_map(|(_, plan)| plan.written()) {
                 let named = self.original.facts().value_named(self.program.module().name_of(ran));
                 let original = named.filter(|value| self.normalized.value(*value) == Some(ran));
@@ -374,26 +375,28 @@ impl<'a> Comparer<'a> {
         Some(self.partition.decisions[op.index()].segment)
     }
 
-    /// Returns the segment that computes a value, and its plan if it is a kernel segment.
-    fn segment_of(&self, value: Value) -> Option<(usize, Option<&ScaledMmaPlan>)> {
+    /// Returns the segment that computes a value, and its plan if it is a segment on the GPU.
+    fn segment_of(&self, value: Value) -> Option<(usize, Option<&Plan>)> {
         let op = self.program.module().defining_op(value)?;
         let segment = self.partition.decisions[op.index()].segment;
-        Some((segment, self.partition.segments[segment].kernel()))
+        Some((segment, self.partition.segments[segment].plan()))
     }
 
-    /// Returns the position of the segment whose kernel computed a value in this run.
-    fn kernel_of(&self, value: Value) -> Option<usize> {
+    /// Returns the position of the segment that computed a value on the GPU in this run.
+    fn planned_segment_of(&self, value: Value) -> Option<usize> {
         let (segment, plan) = self.segment_of(value)?;
-        (plan.is_some_and(|plan| plan.written().any(|written| written == value))
+        (plan.is_some_and(|plan| plan.written().contains(&value))
             && is_on_device(&self.run.segments[segment].ran))
         .then_some(segment)
     }
 
-    /// Compares the values that a kernel wrote with its ops evaluated on the same operands; one report per value.
-    fn compare_kernel(&self, segment: usize) -> Result<Vec<(Value, OutputReport)>, Error> {
-        let kernel = KernelRun::of(self.program, self.partition, segment, self.bound, self.run, self.rule)?;
-        let interpret = check_work(self.program, self.bound, kernel.ops).is_ok();
-        let compared = KernelRun { interpret, ..kernel }.compare(&|value| self.run.value(value))?;
+    /// Compares the values that a segment wrote on the GPU with its ops evaluated on the same operands; one report per
+    /// value.
+    fn compare_segment(&self, segment: usize) -> Result<Vec<(Value, OutputReport)>, Error> {
+        let Some(plan) = self.partition.segments[segment].plan() else { return Ok(Vec::new()) };
+        let run = SegmentOps::of(self.program, self.partition, segment, self.bound, self.run, self.rule)?;
+        let interpret = check_work(self.program, self.bound, run.ops).is_ok();
+        let compared = compare_plan(SegmentOps { interpret, ..run }, plan, &|value| self.run.value(value))?;
         let report = |compared: Compared| {
             let Compared { value, want, tolerance, rule, by, comparison } = compared;
             let name = self.program.module().name_of(value);
@@ -553,7 +556,7 @@ impl<'a> Comparer<'a> {
     fn is_fused_away(&self, value: Value) -> bool {
         let Some(op) = self.program.module().defining_op(value) else { return false };
         let segment = &self.partition.segments[self.partition.decisions[op.index()].segment];
-        segment.kernel().is_some() && !segment.outputs.contains(&value)
+        segment.plan().is_some() && !segment.outputs.contains(&value)
     }
 
     /// Returns the operand if a conversion defines the value.

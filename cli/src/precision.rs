@@ -1,7 +1,7 @@
 //! The precision of values: exact where accumulation gives the same bits in any order, inexact elsewhere.
 
 use fourfold_ir::sample::Rule;
-use fourfold_ir::{ElementType, Entity, Op, OpKind, Program, UnaryKind, Value};
+use fourfold_ir::{BinaryKind, ElementType, Entity, Op, OpKind, Program, ReduceKind, UnaryKind, Value};
 
 /// The precision of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Precision {
 const WIDE: f64 = 1e-2;
 
 /// Returns the precision of every value, by value index. `rule` is that of seeded inputs; stored data guarantee
-/// nothing. `on_device` returns true for ops that ran in a kernel, where some functions have other last bits.
+/// nothing. `on_device` returns true for ops that ran on the GPU, where some functions and sums have other last bits.
 /// `contracted` returns true for ops that lost a rounding the program states.
 pub(crate) fn precisions(
     program: &Program,
@@ -60,6 +60,10 @@ pub(crate) fn precisions(
             OpKind::Mma => true,
             OpKind::ScaledMma(_) => !is_exact_product(program, rule, op),
             OpKind::Unary(kind) => on_device(op) && !is_correctly_rounded(kind),
+            OpKind::Binary(BinaryKind::Pow) | OpKind::Softmax { .. } | OpKind::LayerNorm { .. } => {
+                on_device(op)
+            }
+            OpKind::Reduce { kind: ReduceKind::Sum | ReduceKind::Mean, .. } => on_device(op),
             _ => false,
         };
         let accumulates = accumulates || contracted(op);
@@ -161,5 +165,28 @@ func @f(
         assert_eq!(of(None, "d"), inexact(ElementType::BF16));
         assert_eq!(of(Some(Rule::Exact), "p"), inexact(ElementType::F32));
         assert_eq!(of(Some(Rule::Exact), "z"), inexact(ElementType::BF16));
+    }
+
+    #[test]
+    fn sums_and_functions_of_the_device_are_inexact_and_those_of_the_fallback_are_exact() {
+        let source = "fir 1
+func @f(%x: tensor<[5, 8], f32>, %w: tensor<[8], f32>) {
+  %s = reduce %x {axes = [1], keep_dims = true, kind = sum} : tensor<[5, 1], f32>
+  %m = reduce %x {axes = [1], keep_dims = true, kind = max} : tensor<[5, 1], f32>
+  %p = pow %x, %w : tensor<[5, 8], f32>
+  %t = softmax %x {axis = 1} : tensor<[5, 8], f32>
+  %n = layer_norm %x, %w, %w {eps = 0.00001} : tensor<[5, 8], f32>
+  return %s, %m, %p, %t, %n
+}
+";
+        let (program, _) = fourfold_ir::load(source).expect("the program is valid");
+        for on_device in [false, true] {
+            let found = precisions(&program, None, &|_| on_device, &|_| false);
+            for name in ["s", "m", "p", "t", "n"] {
+                let value = program.facts().value_named(name).expect(name);
+                let is_exact = !on_device || name == "m";
+                assert_eq!(found[value.index()] == Precision::Exact, is_exact, "{name} {on_device}");
+            }
+        }
     }
 }

@@ -7,28 +7,28 @@
 
 mod blocks;
 mod contracted;
+mod device;
 mod interval;
 mod product;
 mod reduced;
+mod segment;
 mod within;
 
 use std::collections::HashMap;
 
-use fourfold_executor::fallback::{self, FallbackError};
-use fourfold_executor::{Run, RunError};
-use fourfold_ir::memory::{NoMemory, check_memory};
-use fourfold_ir::sample::Rule;
-use fourfold_ir::{Bound, ElementType, Op, Program, SymbolValues, Tensor, TensorError, Value, interpret_op};
+use fourfold_executor::fallback::FallbackError;
+use fourfold_ir::{ElementType, Tensor, TensorError, Value};
 use fourfold_scheduler::{
-    EpilogueKind, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, Partition, ScaledMmaPlan,
+    EpilogueKind, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, Plan, ScaledMmaPlan,
 };
 
-use self::blocks::{BlockRule, Blocks, compare_blocks};
+use self::blocks::BlockRule;
 pub(crate) use self::contracted::{Moved, moved};
 use self::interval::{Intervals, UNKNOWN};
 use self::reduced::Reduced;
-use self::within::{Bounds, free_text};
-use crate::compare::{Comparison, MOVED_ONE_IN, Rounding, Tolerance, Verdict, compare, compare_by};
+pub(crate) use self::segment::SegmentOps;
+use self::within::Bounds;
+use crate::compare::{Comparison, Rounding, Tolerance, Verdict, compare, compare_by};
 use crate::error::Error;
 use crate::precision::is_correctly_rounded;
 
@@ -48,24 +48,27 @@ pub(crate) struct Compared {
     pub(crate) comparison: Comparison,
 }
 
-/// A kernel segment of one run.
+/// A segment of the kernel tier in one run.
 pub(crate) struct KernelRun<'a> {
-    /// The program.
-    pub(crate) program: &'a Program,
-    /// The position of the segment.
-    pub(crate) segment: usize,
-    /// The ops of the segment, in program order.
-    pub(crate) ops: &'a [Op],
+    /// The ops and their operands.
+    pub(crate) run: SegmentOps<'a>,
     /// The plan of the kernel.
     pub(crate) plan: &'a ScaledMmaPlan,
-    /// The extents of this run.
-    pub(crate) symbols: &'a SymbolValues,
-    /// The rule of seeded inputs.
-    pub(crate) rule: Option<Rule>,
-    /// The operands of the kernel, by value.
-    pub(crate) operands: HashMap<Value, &'a Tensor>,
-    /// True if the segment is small enough for the interpreter.
-    pub(crate) interpret: bool,
+}
+
+/// Compares every value that a segment on the GPU wrote.
+///
+/// # Errors
+/// Fails if an op cannot be evaluated on these operands, memory is insufficient, or a value was not kept.
+pub(crate) fn compare_plan<'g>(
+    run: SegmentOps<'_>,
+    plan: &Plan,
+    got: &Got<'g>,
+) -> Result<Vec<Compared>, Error> {
+    match plan {
+        Plan::ScaledMma(plan) => KernelRun { run, plan }.compare(got),
+        _ => device::compare_device(&run, plan, got),
+    }
 }
 
 /// The name of equality in reports. Zeros may differ in sign: the sign of a sum of exact zeros depends on the
@@ -78,41 +81,14 @@ type Values = HashMap<Value, Tensor>;
 /// Returns the value that a kernel wrote.
 type Got<'a> = dyn Fn(Value) -> Option<&'a Tensor> + 'a;
 
-impl<'a> KernelRun<'a> {
-    /// Creates the comparison of a kernel segment in a run that kept every value.
-    ///
-    /// # Errors
-    /// Fails if the segment is not a kernel, or an operand was not kept.
-    pub(crate) fn of(
-        program: &'a Program,
-        partition: &'a Partition,
-        segment: usize,
-        bound: &'a Bound<'a>,
-        run: &'a Run,
-        rule: Option<Rule>,
-    ) -> Result<KernelRun<'a>, Error> {
-        let planned = &partition.segments[segment];
-        let plan = planned.kernel().ok_or_else(|| missing(&format!("segment {segment}")))?;
-        let module = program.module();
-        let mut operands = HashMap::new();
-        for &value in &planned.inputs {
-            let tensor = match module.inputs.iter().position(|input| *input == value) {
-                Some(position) => bound.inputs[position],
-                None => run.value(value).ok_or_else(|| missing(module.name_of(value)))?,
-            };
-            operands.insert(value, tensor);
-        }
-        let symbols = &bound.symbols;
-        Ok(KernelRun { program, segment, ops: &planned.ops, plan, symbols, rule, operands, interpret: true })
-    }
-
+impl KernelRun<'_> {
     /// Compares every value that the kernel wrote.
     ///
     /// # Errors
     /// Fails if an op cannot be evaluated on these operands, memory is insufficient, or a value was not kept.
     pub(crate) fn compare<'g>(&self, got: &Got<'g>) -> Result<Vec<Compared>, Error> {
         self.check_room()?;
-        let values = self.evaluate(Values::new())?;
+        let values = self.run.evaluate(Values::new())?;
         let error = self.accumulation_error()?;
         let is_exact = |output: &&KernelOutput| {
             error.is_none() && !self.has_inexact_function(output.of) && combines_exactly(output)
@@ -139,20 +115,20 @@ impl<'a> KernelRun<'a> {
     /// # Errors
     /// Fails like [`KernelRun::compare`].
     pub(crate) fn compare_nan<'g>(&self, got: &Got<'g>) -> Result<Vec<Compared>, Error> {
-        let module = self.program.module();
+        let module = self.run.program.module();
         let root = module.ops[self.plan.root].results[0];
-        let dims = fourfold_ir::bind::concrete_dims(module.ty(root), self.symbols);
+        let dims = fourfold_ir::bind::concrete_dims(module.ty(root), self.run.symbols);
         let dims = dims.ok_or_else(|| missing(module.name_of(root)))?;
         self.check_room()?;
         let nan = vec![f64::NAN; dims.iter().product()];
         let nan =
             Tensor::from_f64(module.ty(root).element, dims, None, &nan).map_err(|e| self.no_tensor(e))?;
-        let values = self.evaluate(Values::from([(root, nan)]))?;
+        let values = self.run.evaluate(Values::from([(root, nan)]))?;
         let mut compared = Vec::new();
         for output in &self.plan.outputs {
             match output.kind {
                 OutputKind::Value { value } | OutputKind::Reduced { value, .. } => {
-                    let (got, want) = (self.got(got, value)?, self.take(&values, value)?);
+                    let (got, want) = (self.run.got(got, value)?, self.run.take(&values, value)?);
                     let pairs = got.to_f64().into_iter().zip(want.to_f64());
                     let verdict = |(got, want): (f64, f64)| Verdict::of(!want.is_nan() || got.is_nan());
                     let verdicts: Vec<Verdict> = pairs.map(verdict).collect();
@@ -161,7 +137,7 @@ impl<'a> KernelRun<'a> {
                 }
                 OutputKind::Quantized { codes, scales, .. } => {
                     for (value, rule) in [(codes, "codes of NaN"), (scales, "scales of NaN, zero padding")] {
-                        let (got, want) = (self.got(got, value)?, self.take(&values, value)?);
+                        let (got, want) = (self.run.got(got, value)?, self.run.take(&values, value)?);
                         let comparison = compare(got, &want, &Tolerance::Count(0), Rounding::Same);
                         compared.push(of_nan(value, want, rule, comparison.with_padding_of(got)));
                     }
@@ -174,16 +150,9 @@ impl<'a> KernelRun<'a> {
     /// Fails if memory does not suffice: operands in f64, and for each element of D a few values with their
     /// bounds.
     fn check_room(&self) -> Result<(), Error> {
-        const EACH_OPERAND: usize = 16;
         const EACH_RESULT: usize = 256;
-        let module = self.program.module();
-        let ty = module.ty(module.ops[self.plan.root].results[0]);
-        let dims = fourfold_ir::bind::concrete_dims(ty, self.symbols).unwrap_or_default();
-        let results = dims.iter().fold(EACH_RESULT, |bytes, dim| bytes.saturating_mul(*dim));
-        let operands = self.operands.values().map(|tensor| tensor.count().saturating_mul(EACH_OPERAND));
-        check_memory(operands.fold(results, usize::saturating_add)).map_err(|NoMemory { bytes }| {
-            Error::Memory { what: format!("the comparison of segment {}", self.segment), bytes }
-        })
+        let root = self.run.program.module().ops[self.plan.root].results[0];
+        self.run.check_room(self.run.count(root).saturating_mul(EACH_RESULT))
     }
 
     /// Compares an output with the interpreter's bits.
@@ -193,21 +162,11 @@ impl<'a> KernelRun<'a> {
         values: &Values,
         got: &Got<'g>,
     ) -> Result<Vec<Compared>, Error> {
-        let bits = |value: Value, tolerance: Tolerance, rule: &str| -> Result<Compared, Error> {
-            let (got, want) = (self.got(got, value)?, self.take(values, value)?);
-            let comparison = compare(got, &want, &tolerance, Rounding::Same);
-            Ok(self.compared(value, want, tolerance, rule.to_owned(), comparison))
-        };
         match output.kind {
             OutputKind::Value { value } | OutputKind::Reduced { value, .. } => {
-                Ok(vec![bits(value, Tolerance::Relative(0.0), BIT_EQUAL)?])
+                Ok(vec![self.run.equal_value(value, values, got)?])
             }
-            OutputKind::Quantized { codes, scales, .. } => {
-                let of_codes = bits(codes, Tolerance::Count(0), BIT_EQUAL)?;
-                let of_scales = bits(scales, Tolerance::Count(0), "bit-equal, zero padding")?;
-                let comparison = of_scales.comparison.with_padding_of(self.got(got, scales)?);
-                Ok(vec![of_codes, Compared { comparison, ..of_scales }])
-            }
+            OutputKind::Quantized { codes, scales, .. } => self.run.equal_blocks(codes, scales, values, got),
         }
     }
 
@@ -223,21 +182,21 @@ impl<'a> KernelRun<'a> {
         let mut steps = Vec::new();
         match &output.kind {
             OutputKind::Value { value } => {
-                let want = self.take(values, *value)?;
+                let want = self.run.take(values, *value)?;
                 let bounds = match self.step(output.of) {
                     None => self.of_sum(values, intervals, &want)?,
                     Some((position, step)) => self.of_step(values, intervals, &want, position, step)?,
                 };
-                Ok(vec![self.within(*value, want, bounds, bound, got)?])
+                Ok(vec![self.run.within(*value, want, bounds, bound, got)?])
             }
             OutputKind::Reduced { value, kind, shape, .. } => {
-                let want = self.take(values, *value)?;
+                let want = self.run.take(values, *value)?;
                 let mut reduced = Reduced::new(*kind, *shape, intervals.columns, want.count());
                 for index in 0..intervals.sum.len() {
                     reduced.add(index, intervals.value(output.of, index, &mut steps));
                 }
                 let bounds = reduced.bounds(&want.to_f64());
-                Ok(vec![self.within(*value, want, bounds, bound, got)?])
+                Ok(vec![self.run.within(*value, want, bounds, bound, got)?])
             }
             OutputKind::Quantized {
                 codes, scales, global, element, block, scale_rounding, formula, ..
@@ -249,53 +208,12 @@ impl<'a> KernelRun<'a> {
                     formula: *formula,
                     global: global.map_or(1.0, |operand| intervals.operand(operand, 0) as f32),
                 };
-                let want = (self.take(values, *codes)?, self.take(values, *scales)?);
-                let of_blocks = compare_blocks(
-                    rule,
-                    Blocks { codes: self.got(got, *codes)?, scales: self.got(got, *scales)? },
-                    Blocks { codes: &want.0, scales: &want.1 },
-                    |index| intervals.value(output.of, index, &mut steps),
-                );
-                let name = |what: &str, free: usize, want: &Tensor| {
-                    let free = free_text(free, want.count());
-                    format!("{what} of {bound}{free}, 1 in {MOVED_ONE_IN} moved")
-                };
-                let none = || Tolerance::Count(0);
-                let of_codes = name("codes", of_blocks.free_codes, &want.0);
-                let of_scales = format!("{}, zero padding", name("scales", of_blocks.free_scales, &want.1));
-                Ok(vec![
-                    self.compared(*codes, want.0, none(), of_codes, of_blocks.codes),
-                    self.compared(*scales, want.1, none(), of_scales, of_blocks.scales),
-                ])
+                let interval = |index| intervals.value(output.of, index, &mut steps);
+                let compared =
+                    self.run.blocks_within([*codes, *scales], values, rule, bound, got, interval)?;
+                Ok(Vec::from(compared))
             }
         }
-    }
-
-    /// Compares a value with bounds for each element. Near a pole an interval is unbounded. Only a few elements may be,
-    /// and the rule in the report states their number.
-    fn within<'g>(
-        &self,
-        value: Value,
-        want: Tensor,
-        bounds: Bounds,
-        bound: &str,
-        got: &Got<'g>,
-    ) -> Result<Compared, Error> {
-        let (comparison, free) = bounds.compare(self.got(got, value)?, &want);
-        let rule = format!("{bound}{}", free_text(free, want.count()));
-        Ok(self.compared(value, want, Tolerance::Each(bounds.distances), rule, comparison))
-    }
-
-    fn compared(
-        &self,
-        value: Value,
-        want: Tensor,
-        tolerance: Tolerance,
-        rule: String,
-        comparison: Comparison,
-    ) -> Compared {
-        let by = if self.interpret { "interpreter" } else { "fallback" };
-        Compared { value, want, tolerance, rule, by, comparison }
     }
 
     /// Returns the bounds of a result that is the sum itself, rounded if the result is narrow.
@@ -345,12 +263,12 @@ impl<'a> KernelRun<'a> {
         step: &EpilogueStep,
         count: usize,
     ) -> Result<Vec<(EpilogueRef, Vec<f64>)>, Error> {
-        let operands = &self.program.module().ops[step.op].operands;
+        let operands = &self.run.program.module().ops[step.op].operands;
         let of = |(reference, value): (&EpilogueRef, &Value)| {
             let points = match reference {
                 EpilogueRef::Operand(_) => Vec::new(),
                 EpilogueRef::Accumulator | EpilogueRef::Step(_) => {
-                    let points = self.take(values, *value)?.to_f64();
+                    let points = self.run.take(values, *value)?.to_f64();
                     // A constant has one element.
                     if points.len() == 1 { vec![points[0]; count] } else { points }
                 }
@@ -363,10 +281,10 @@ impl<'a> KernelRun<'a> {
     /// Returns the intervals of every value of the kernel.
     fn intervals<'e>(&'e self, values: &Values, error: Option<&'e [f64]>) -> Result<Intervals<'e>, Error> {
         let plan = self.plan;
-        let root = self.take(values, self.program.module().ops[plan.root].results[0])?;
+        let root = self.run.take(values, self.run.program.module().ops[plan.root].results[0])?;
         let columns = root.dims().last().copied().unwrap_or(1);
         let sum = if error.is_some() { self.sum(values)?.to_f64() } else { root.to_f64() };
-        let operands = plan.operands.iter().map(|operand| Ok(self.operand(operand.value)?.to_f64()));
+        let operands = plan.operands.iter().map(|operand| Ok(self.run.operand(operand.value)?.to_f64()));
         let operands: Vec<Vec<f64>> = operands.collect::<Result<_, Error>>()?;
         Ok(Intervals { plan, sum, error, operands, columns })
     }
@@ -396,50 +314,8 @@ impl<'a> KernelRun<'a> {
         })
     }
 
-    /// Evaluates the ops, on top of the given values.
-    fn evaluate(&self, mut values: Values) -> Result<Values, Error> {
-        let module = self.program.module();
-        for &op in self.ops {
-            let operation = &module.ops[op];
-            if operation.results.iter().all(|result| values.contains_key(result)) {
-                continue;
-            }
-            let operands: Option<Vec<&Tensor>> = operation
-                .operands
-                .iter()
-                .map(|value| values.get(value).or_else(|| self.operands.get(value).copied()))
-                .collect();
-            let operands = operands.ok_or_else(|| missing(&module.op_label(op)))?;
-            let results = if self.interpret {
-                interpret_op(self.program, op, &operands, self.symbols)?
-            } else {
-                fallback::run_op(self.program, op, &operands, self.symbols)
-                    .map_err(|source| self.failed(op, source))?
-            };
-            values.extend(operation.results.iter().copied().zip(results));
-        }
-        Ok(values)
-    }
-
-    fn take(&self, values: &Values, value: Value) -> Result<Tensor, Error> {
-        values.get(&value).cloned().ok_or_else(|| missing(self.program.module().name_of(value)))
-    }
-
-    fn got<'g>(&self, got: &Got<'g>, value: Value) -> Result<&'g Tensor, Error> {
-        got(value).ok_or_else(|| missing(self.program.module().name_of(value)))
-    }
-
-    fn operand(&self, value: Value) -> Result<&Tensor, Error> {
-        self.operands.get(&value).copied().ok_or_else(|| missing(self.program.module().name_of(value)))
-    }
-
-    fn failed(&self, op: Op, source: FallbackError) -> Error {
-        let op = self.program.module().op_label(op);
-        Error::Run(RunError::Op { op, segment: self.segment, source })
-    }
-
     fn no_tensor(&self, error: TensorError) -> Error {
-        self.failed(self.plan.root, FallbackError::Tensor(error))
+        self.run.failed(self.plan.root, FallbackError::Tensor(error))
     }
 }
 

@@ -1,8 +1,8 @@
-//! Verifies the kernels of programs on this machine's GPU: one row for each value a kernel writes, for each of a
-//! program's inputs.
+//! Verifies programs on this machine's GPU: one row for each value that a segment of the kernel or the device tier
+//! writes, for each of a program's inputs.
 //!
 //! Kernels run natively on a GPU of their target; with `--emulate`, kernels of Blackwell targets run emulated on
-//! Hopper. Every value that a kernel writes is compared, even if only the program itself uses it. Outputs are
+//! Hopper. Every value that a segment writes is compared, even if only the program itself uses it. Outputs are
 //! filled with NaN before each run.
 //!
 //! Padding of seeded blocked scales is finite garbage. If K leaves padding beside the scales of a row, each kernel
@@ -12,23 +12,25 @@
 //! With [`VerifyOptions::report`], every kernel that ran is also timed, after all comparisons, and a file describes
 //! the machine, the kernels, the comparisons and the times.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod padding;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, CompileOptions, Compiled, Options};
 use fourfold_executor::service::Event;
-use fourfold_executor::{Ran, Run, RunError, RunOptions, chain};
+use fourfold_executor::{Run, RunError, RunOptions, chain};
 use fourfold_ir::text::{self, Directive};
-use fourfold_ir::{Bound, Program, ScaleLayout, SymbolValues, Tensor, Value, bind, sample};
-use fourfold_scheduler::ScaledMmaPlan;
+use fourfold_ir::{Bound, Program, SymbolValues, bind};
+use fourfold_scheduler::{Plan, ScaledMmaPlan};
 
 use crate::error::Error;
-use crate::expectations::{NORMALIZED, Scope, check_work};
+use crate::expectations::{NORMALIZED, Scope};
 use crate::load::{Inputs, Loaded, load, sampled_inputs, shared_inputs, sources_of};
-use crate::report::{LeftOut, Report, SegmentReport, VerifyLaunch, VerifyReport, VerifyRow, kernel_name};
+use crate::report::{LeftOut, OffDevice, Report, SegmentReport, VerifyLaunch, VerifyReport, VerifyRow};
 use crate::report_file::{ReportFile, RunEntry, State, TimingEntry, describe_options, time};
 use crate::run::{plan, replay_compiled};
-use crate::tolerance::{Compared, KernelRun};
+use padding::nan_rows;
 
 /// Options of a verification.
 #[derive(Clone, Debug, Default)]
@@ -120,8 +122,8 @@ fn verify_with(
             };
             let planned = plan(&backend, &loaded)?;
             let partition = planned.partition();
-            let kernels = partition.kernels().count();
-            if kernels == 0 {
+            let (kernels, segments) = (partition.kernels().count(), partition.plans().count());
+            if segments == 0 {
                 report.leave_out(name, LeftOut::NoKernel);
                 continue;
             }
@@ -131,6 +133,7 @@ fn verify_with(
                 continue;
             }
             report.kernels += kernels * inputs.len();
+            report.device_segments += (segments - kernels) * inputs.len();
             candidates.push(Candidate { name, loaded, inputs });
             plans.push(planned);
         }
@@ -332,8 +335,9 @@ fn verify_run(
     inputs: &Inputs,
     report: &mut VerifyReport,
 ) -> Result<Report, Error> {
-    let run = replay_compiled(&candidate.loaded, compiled, inputs, Scope::KernelResults)?;
+    let run = replay_compiled(&candidate.loaded, compiled, inputs, Scope::DeviceResults)?;
     report.ran_kernels += run.ran_kernels;
+    count_segments(candidate, inputs, &run, report);
     report.launches.extend(run.segments.iter().filter_map(|segment| {
         let launch = segment.launch.clone()?;
         Some(VerifyLaunch { fixture: candidate.name.clone(), inputs: inputs.describe(), launch })
@@ -350,23 +354,28 @@ fn verify_run(
             continue;
         }
         let segment = output.segment.map(|segment| &run.segments[segment]);
-        let is_kernel = segment.is_some_and(|segment| segment.kind == "kernel");
-        if !is_kernel && output.ok {
+        let plan = output.segment.and_then(|segment| compiled.planned().partition().segments[segment].plan());
+        if plan.is_none() && output.ok {
             continue;
         }
-        let plan = output.segment.and_then(|segment| plan_of(compiled, segment));
-        let extents = plan.and_then(|plan| extents(plan, &run, compiled.planned().program()));
-        let message = match (segment.and_then(|segment| segment.message.clone()), extents) {
-            (None, Some([l, m, ..])) if l == 0 || m == 0 => Some("empty: nothing was launched".to_owned()),
-            (message, _) => message,
+        let program = compiled.planned().program();
+        let extents = plan.and_then(Plan::scaled_mma).and_then(|plan| extents(plan, &run, program));
+        let is_empty = match extents {
+            Some([l, m, ..]) => l == 0 || m == 0,
+            None => plan.is_some() && output.elements == 0,
         };
+        let message = segment.and_then(|segment| segment.message.clone());
+        let message = message.or_else(|| is_empty.then(|| "empty: nothing was launched".to_owned()));
         report.rows.push(VerifyRow {
             fixture: candidate.name.clone(),
             inputs: inputs.describe(),
             segment: output.segment,
             value: output.name.clone(),
             kernel: segment.and_then(|segment| segment.kernel.clone()),
+            kind: plan.map(|plan| plan.tier().name()),
+            plan: plan.map(Plan::kind_name),
             extents,
+            sizes: plan.filter(|_| extents.is_none()).and_then(|plan| sizes(plan, &run, program)),
             ran: segment.map_or("not_run", |segment| segment.ran),
             reason: segment.and_then(|segment| segment.reason.clone()),
             message,
@@ -396,8 +405,25 @@ fn verify_run(
     Ok(run)
 }
 
-fn plan_of(compiled: &Compiled, segment: usize) -> Option<&ScaledMmaPlan> {
-    compiled.planned().partition().segments[segment].kernel()
+/// Counts the segments of the device tier that ran on the GPU, and lists the segments of either tier that did not. A
+/// segment whose results have no elements needs no GPU.
+fn count_segments(candidate: &Candidate, inputs: &Inputs, run: &Report, report: &mut VerifyReport) {
+    for (position, segment) in run.segments.iter().enumerate() {
+        let mut results = run.outputs.iter().filter(|output| output.segment == Some(position)).peekable();
+        let is_empty = results.peek().is_some() && results.all(|output| output.elements == 0);
+        let is_done = matches!(segment.ran, "kernel" | "emulated") || is_empty;
+        report.ran_device_segments += usize::from(segment.kind == "device" && is_done);
+        if segment.kind != "fallback" && !is_done {
+            report.off_device.push(OffDevice {
+                fixture: candidate.name.clone(),
+                inputs: inputs.describe(),
+                segment: position,
+                ops: segment.ops.clone(),
+                reason: segment.reason.clone(),
+                message: segment.message.clone(),
+            });
+        }
+    }
 }
 
 /// Returns the extents of the symbols in one run.
@@ -421,116 +447,9 @@ fn extents(plan: &ScaledMmaPlan, report: &Report, program: &Program) -> Option<[
     Some(extents)
 }
 
-/// The effect that NaN padding of scales must have on the results of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shows {
-    /// The padding lies beside the scales of a row and meets operands that are zero. Zero times NaN is NaN, so
-    /// every element of D is NaN, on every target.
-    Everywhere,
-    /// The padding lies below the last row only: no element may change.
-    Nowhere,
-}
-
-/// The targets on which a row of scales affects only its own row of D. The rule is not applied to targets on which no
-/// GPU has confirmed this.
-const ROWS_ARE_APART: [&str; 1] = ["sm_90a"];
-
-/// Runs again with NaN as the padding of blocked scales, for kernels that must show it, or, if there are none,
-/// for kernels that must not.
-fn nan_rows(
-    candidate: &Candidate,
-    compiled: &Compiled,
-    inputs: &Inputs,
-    report: &Report,
-) -> Result<Vec<VerifyRow>, Error> {
-    let Inputs::Sampled { tensors, recipe } = inputs else { return Ok(Vec::new()) };
-    let program = compiled.planned().program();
-    let partition = compiled.planned().partition();
-    let module = program.module();
-    let padding = |name: &str| {
-        let tensor = tensors.get(name).filter(|tensor| tensor.layout() == Some(ScaleLayout::Blocked))?;
-        match tensor.dims() {
-            _ if tensor.count() == 0 => None,
-            [.., columns] if !columns.is_multiple_of(4) => Some(Shows::Everywhere),
-            [.., rows, _] if !rows.is_multiple_of(128) => Some(Shows::Nowhere),
-            _ => None,
-        }
-    };
-    let concerned = |shows: Shows| -> Vec<(usize, &ScaledMmaPlan)> {
-        let kernels = partition.kernels().filter(|(segment, plan)| {
-            let is_given = |value: &Value| module.defining_op(*value).is_none();
-            let mut given = [plan.sfa, plan.sfb].into_iter().filter(is_given);
-            let ran = report.segments[*segment].ran;
-            given.any(|value| padding(module.name_of(value)) == Some(shows))
-                && (ran == "kernel" || ran == "emulated")
-        });
-        kernels.collect()
-    };
-    let mut shows = Shows::Everywhere;
-    let mut kernels = concerned(shows);
-    if kernels.is_empty() && ROWS_ARE_APART.contains(&partition.target.as_str()) {
-        shows = Shows::Nowhere;
-        kernels = concerned(shows);
-    }
-    if kernels.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut poisoned: HashMap<String, Tensor> = HashMap::new();
-    for (name, tensor) in tensors {
-        let bytes = tensor.bytes().len();
-        let no_memory = |_| Error::Memory { what: format!("a copy of %{name}"), bytes };
-        let mut copy = tensor.try_clone().map_err(no_memory)?;
-        sample::fill_padding_with_nan(&mut copy);
-        poisoned.insert(name.clone(), copy);
-    }
-    let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
-    // Fills results with a value that they must not have. Otherwise, where NaN is required, memory that still holds NaN
-    // from the previous run would pass.
-    let poison = match shows {
-        Shows::Everywhere => 0,
-        Shows::Nowhere => 0xFF,
-    };
-    let run =
-        compiled.run_normalized(&bound, &RunOptions::default().keep_all(true).poison(poison).locate(true))?;
-    let mut rows = Vec::new();
-    for (segment, plan) in kernels {
-        let kernel = KernelRun::of(program, partition, segment, &bound, &run, Some(recipe.rule))?;
-        let interpret = check_work(program, &bound, kernel.ops).is_ok();
-        let kernel = KernelRun { interpret, ..kernel };
-        let compared = match shows {
-            Shows::Everywhere => kernel.compare_nan(&|value| run.value(value))?,
-            Shows::Nowhere => kernel.compare(&|value| run.value(value))?,
-        };
-        let ran = &run.segments[segment];
-        for Compared { value, want, rule, comparison, by, .. } in compared {
-            if want.count() == 0 {
-                continue;
-            }
-            rows.push(VerifyRow {
-                fixture: candidate.name.clone(),
-                inputs: format!("{}, NaN padding", inputs.describe()),
-                segment: Some(segment),
-                value: module.name_of(value).to_owned(),
-                kernel: Some(kernel_name(plan)),
-                extents: extents(plan, report, program),
-                ran: ran.ran.as_str(),
-                reason: ran.reason.as_ref().map(|reason| reason.code.to_owned()),
-                message: ran.reason.as_ref().map(|reason| reason.message.clone()),
-                fault: None,
-                rule,
-                against: by.to_owned(),
-                elements: want.count(),
-                mismatches: comparison.mismatches,
-                moved_roundings: comparison.moved_roundings,
-                // NaN compared with NaN has no distance.
-                max_abs_err: if shows == Shows::Nowhere { comparison.max_abs_err } else { 0.0 },
-                max_rel_err: if shows == Shows::Nowhere { comparison.max_rel_err } else { 0.0 },
-                worst: comparison.worst.map(|worst| format!("{:?}: {}", worst.index, worst.got)),
-                seconds: ran.kernel_seconds.or(Some(ran.seconds)),
-                unbounded: comparison.unbounded,
-                ok: comparison.ok && matches!(ran.ran, Ran::Kernel | Ran::Emulated),
-            });
-        }
-    }
-    Ok(rows)
+/// Returns the extents of one run of a segment of the device tier, as `L=1 M=37 K=64`.
+fn sizes(plan: &Plan, report: &Report, program: &Program) -> Option<String> {
+    let extents = plan.extents(&symbols_of(report, program))?;
+    let named: Vec<String> = extents.into_iter().map(|(name, extent)| format!("{name}={extent}")).collect();
+    Some(named.join(" "))
 }

@@ -158,10 +158,29 @@
 //! - `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, `clamp`, the functions of two operands, comparisons, `select` and
 //!   conversions must not differ.
 //!
-//! No kernel computes `log`, `log2`, `exp2`, `sin`, `cos`, `floor`, `ceil`, `round`, `pow`, `bitcast`, `and`, `or`,
+//! No epilogue computes `log`, `log2`, `exp2`, `sin`, `cos`, `floor`, `ceil`, `round`, `pow`, `bitcast`, `and`, `or`,
 //! `shift_left` or `shift_right`.
 //!
 //! The error bound is propagated through the steps of the epilogue.
+//!
+//! On the device tier:
+//! - Moves and views keep every bit, payloads of NaN and signs of zeros included.
+//! - A standalone `block_quantize` is compared bit for bit.
+//! - A plain `mma` has the bound of a multiplication with an alpha of 1, before it is rounded to the result type. It is
+//!   compared bit for bit if every partial sum is a whole number of units that f32 can hold.
+//! - A row kernel is compared bit for bit where no step can differ. Otherwise a bound is propagated through its steps,
+//!   which round to f32 or to the types that the program states.
+//!
+//! The steps of a row kernel:
+//! - The transcendental functions above, and `log`, `log2`, `exp2`, `sin`, `cos` and `pow`, may differ by 4 ulp of f32.
+//! - The other elementwise functions, `floor`, `ceil`, `round`, `bitcast`, `and`, `or`, `shift_left`, `shift_right`,
+//!   `block_quantize`, `block_dequantize`, and the reductions `max`, `min` and `amax` must not differ.
+//! - A sum of n elements is in f32, in any order. It may differ by γ_(n+1)·Σ|x|: the last unit allows the device to add
+//!   an f32 product without rounding it. The sum must not differ if every partial sum is a whole number of units that
+//!   f32 can hold.
+//! - A mean is the sum times the f32 reciprocal of n: two more roundings, or none if n is a power of two.
+//! - `softmax` and `layer_norm` are steps, each of which rounds to f32: max, sub, exp, sum and div, or mean, sub, mul,
+//!   mean, add, sqrt, div, mul and add.
 #![forbid(unsafe_code)]
 
 pub mod bind;

@@ -23,7 +23,7 @@ use crate::error::exit_code;
 pub use bundle::{Bundle, Lack};
 pub use summary::Summary;
 pub(crate) use text::counted;
-pub use verification::{LeftOut, LeftOutFile, VerifyLaunch, VerifyReport, VerifyRow};
+pub use verification::{LeftOut, LeftOutFile, OffDevice, VerifyLaunch, VerifyReport, VerifyRow};
 
 /// The report of one program. Its keys are a stable interface: keys may be added, never changed.
 #[derive(Clone, Debug, Serialize)]

@@ -1,4 +1,4 @@
-//! The report of `verify`: one row for each value that a kernel wrote in each run.
+//! The report of `verify`: one row for each value that a segment on the GPU wrote in each run.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, exit_code};
 /// The report of a verification. Its keys are a stable interface: keys may be added, never changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
-    /// True if every row is right and, with `--require-kernels`, every planned kernel ran.
+    /// True if every row is right and what `--require-kernels` and `--require-device` demand is met.
     pub ok: bool,
     /// The target of the plan.
     pub target: String,
@@ -25,6 +25,12 @@ pub struct VerifyReport {
     pub kernels: usize,
     /// The number of kernel segments that ran as a kernel.
     pub ran_kernels: usize,
+    /// The number of planned segments of the device tier, counted once per set of inputs of a program.
+    pub device_segments: usize,
+    /// The number of these that ran on the GPU, or whose results have no elements.
+    pub ran_device_segments: usize,
+    /// The segments of the kernel and the device tier that ran on the fallback.
+    pub off_device: Vec<OffDevice>,
     /// The number of rows in which at least one element was compared.
     pub compared: usize,
     /// The rows, in the order of files and inputs.
@@ -49,6 +55,23 @@ pub struct VerifyLaunch {
     pub launch: LaunchRecord,
 }
 
+/// A segment of one run that was planned for the GPU and ran on the fallback.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OffDevice {
+    /// The program's file, relative to the given folder.
+    pub fixture: String,
+    /// The origin of the inputs.
+    pub inputs: String,
+    /// The position of the segment.
+    pub segment: usize,
+    /// The ops of the segment.
+    pub ops: Vec<String>,
+    /// The reason code.
+    pub reason: Option<String>,
+    /// The reason as text.
+    pub message: Option<String>,
+}
+
 /// A program that was not run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOutFile {
@@ -64,7 +87,7 @@ pub struct LeftOutFile {
 pub enum LeftOut {
     /// The program declares itself invalid (`; test: error`).
     Invalid,
-    /// No op of the program becomes a kernel of the target.
+    /// No op of the program is planned for the GPU.
     NoKernel,
     /// The program names neither data nor a sample.
     NoInputs,
@@ -81,10 +104,16 @@ pub struct VerifyRow {
     pub segment: Option<usize>,
     /// The compared value.
     pub value: String,
-    /// The kernel that computed it; null for a value of the fallback.
+    /// The kernel, library call or view that computed it; null for a value of the fallback.
     pub kernel: Option<String>,
-    /// L, M, N and K of this run.
+    /// The tier of the segment: `kernel` or `device`; null for the fallback.
+    pub kind: Option<&'static str>,
+    /// The kind of the plan: `scaled_mma`, `block_quantize`, `row`, `move`, `mma` or `view`; null for the fallback.
+    pub plan: Option<&'static str>,
+    /// L, M, N and K of this run; null for a segment of the device tier.
     pub extents: Option<[u64; 4]>,
+    /// The named extents of a segment of the device tier, such as `L=1 M=37 K=64`.
+    pub sizes: Option<String>,
     /// `kernel`, `emulated`, `fallback` or `not_run`.
     pub ran: &'static str,
     /// The reason code if the segment did not run as a kernel.
@@ -130,6 +159,9 @@ impl VerifyReport {
             reason: execution.err().map(|reason| reason.message),
             kernels: 0,
             ran_kernels: 0,
+            device_segments: 0,
+            ran_device_segments: 0,
+            off_device: Vec::new(),
             compared: 0,
             rows: Vec::new(),
             left_out: Vec::new(),
@@ -146,6 +178,13 @@ impl VerifyReport {
     pub(crate) fn finish(&mut self) {
         self.ok = self.rows.iter().all(|row| row.ok);
         self.compared = self.rows.iter().filter(|row| row.elements > 0).count();
+    }
+
+    /// Returns true if segments of the device tier were planned, and every segment planned for the GPU ran there.
+    pub fn is_on_device(&self) -> bool {
+        self.device_segments > 0
+            && self.off_device.is_empty()
+            && self.rows.iter().all(|row| row.fault.is_none())
     }
 
     /// Returns the exit code: 0 if every row is right, 1 if a value is wrong or lacks bounds, else that of the
@@ -193,7 +232,10 @@ impl VerifyRow {
             segment: None,
             value: String::new(),
             kernel: None,
+            kind: None,
+            plan: None,
             extents: None,
+            sizes: None,
             ran: "not_run",
             reason: None,
             message: Some(message),
@@ -226,8 +268,9 @@ impl VerifyRow {
     }
 
     /// Returns the cells of the table.
-    fn cells(&self) -> [String; 9] {
-        let extents = self.extents.map_or(String::new(), |[l, m, n, k]| format!("{l}x{m}x{n}x{k}"));
+    fn cells(&self) -> [String; 10] {
+        let extents = self.extents.map(|[l, m, n, k]| format!("{l}x{m}x{n}x{k}"));
+        let extents = extents.or_else(|| self.sizes.clone()).unwrap_or_default();
         // Shortens seeded inputs to rule and seed, and a data file to its name.
         let inputs =
             self.inputs.strip_prefix("seeded, rule ").unwrap_or(&self.inputs).replace(", seed ", " ");
@@ -235,6 +278,7 @@ impl VerifyRow {
         [
             self.fixture.clone(),
             inputs,
+            self.kind.unwrap_or("-").to_owned(),
             self.kernel.as_ref().map_or_else(|| "-".to_owned(), |kernel| kernel.replace("_scaled_mm", "")),
             if self.value.is_empty() { String::new() } else { format!("%{}", self.value) },
             extents,
@@ -259,21 +303,31 @@ impl fmt::Display for VerifyReport {
             writeln!(f, "{reason}")?;
         }
         writeln!(f)?;
-        const HEADER: [&str; 9] =
-            ["fixture", "inputs", "kernel", "value", "LxMxNxK", "ran as", "rule", "mismatches", "time"];
-        let cells: Vec<[String; 9]> = self.rows.iter().map(VerifyRow::cells).collect();
+        const HEADER: [&str; 10] = [
+            "fixture",
+            "inputs",
+            "kind",
+            "kernel",
+            "value",
+            "LxMxNxK",
+            "ran as",
+            "rule",
+            "mismatches",
+            "time",
+        ];
+        let cells: Vec<[String; 10]> = self.rows.iter().map(VerifyRow::cells).collect();
         let mut widths = HEADER.map(|title| title.chars().count());
         for row in &cells {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let line = |row: &[String; 9]| -> String {
+        let line = |row: &[String; 10]| -> String {
             let mut text = String::new();
             for (index, (cell, width)) in row.iter().zip(widths).enumerate() {
                 let pad = " ".repeat(width - cell.chars().count());
                 // Numbers are aligned to the right.
-                text += &if index >= 7 { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
+                text += &if index >= 8 { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
             }
             text.trim_end().to_owned()
         };
@@ -305,6 +359,10 @@ impl fmt::Display for VerifyReport {
             f,
             "\n{met} of {rows} rows are right{unbounded}; {ran} of {kernels} kernel segments ran as a kernel"
         )?;
+        if self.device_segments > 0 {
+            let (ran, planned) = (self.ran_device_segments, self.device_segments);
+            writeln!(f, "{ran} of {planned} device segments ran on the GPU")?;
+        }
         if self.compared == 0 {
             writeln!(f, "nothing was compared")?;
         }

@@ -11,7 +11,7 @@ use crate::precision::is_exact_product;
 impl KernelRun<'_> {
     /// Returns the largest error of each element's sum, times alpha; `None` if every order of summation is exact.
     pub(super) fn accumulation_error(&self) -> Result<Option<Vec<f64>>, Error> {
-        if is_exact_product(self.program, self.rule, self.plan.root) {
+        if is_exact_product(self.run.program, self.run.rule, self.plan.root) {
             return Ok(None);
         }
         let sums = self.magnitudes()?;
@@ -19,13 +19,13 @@ impl KernelRun<'_> {
             return Ok(None);
         }
         let alpha = match self.plan.alpha {
-            Some(alpha) => self.operand(alpha)?.to_f64().first().copied().unwrap_or(1.0).abs(),
+            Some(alpha) => self.run.operand(alpha)?.to_f64().first().copied().unwrap_or(1.0).abs(),
             None => 1.0,
         };
-        let k = *self.operand(self.plan.a)?.dims().last().unwrap_or(&0) as f64;
+        let k = *self.run.operand(self.plan.a)?.dims().last().unwrap_or(&0) as f64;
         let unit = k * 2f64.powi(-24);
         // The fallback sums in f32 as well, so both sides may err.
-        let orders = if self.interpret { 1.0 } else { 2.0 };
+        let orders = if self.run.interpret { 1.0 } else { 2.0 };
         let gamma = orders * unit / (1.0 - unit);
         Ok(Some(sums.iter().map(|sum| gamma * alpha * f64::from(*sum)).collect()))
     }
@@ -34,8 +34,10 @@ impl KernelRun<'_> {
     /// multiples of 1/4 (1/16 with power-of-two scales), and no partial sum exceeds the sum of magnitudes.
     fn is_exact_in_any_order(&self, sums: &[f32]) -> bool {
         let plan = self.plan;
-        let is_made = |value: Value| self.program.module().defining_op(value).is_some();
-        if self.rule != Some(Rule::Contest) || [plan.a, plan.sfa, plan.b, plan.sfb].into_iter().any(is_made) {
+        let is_made = |value: Value| self.run.program.module().defining_op(value).is_some();
+        if self.run.rule != Some(Rule::Contest)
+            || [plan.a, plan.sfa, plan.b, plan.sfb].into_iter().any(is_made)
+        {
             return false;
         }
         let unit = match plan.format.scale {
@@ -48,23 +50,23 @@ impl KernelRun<'_> {
 
     /// Returns Σ|a·b| for every element of D.
     fn magnitudes(&self) -> Result<Vec<f32>, Error> {
-        let (a, b) = (self.operand(self.plan.a)?, self.operand(self.plan.b)?);
+        let (a, b) = (self.run.operand(self.plan.a)?, self.run.operand(self.plan.b)?);
         self.multiply(&without_signs(a), &without_signs(b), Epilogue::default())
     }
 
     /// Returns the result of the `scaled_mma` before it is rounded to its type.
     pub(super) fn sum(&self, values: &Values) -> Result<Tensor, Error> {
-        let module = self.program.module();
-        let root = self.take(values, module.ops[self.plan.root].results[0])?;
+        let module = self.run.program.module();
+        let root = self.run.take(values, module.ops[self.plan.root].results[0])?;
         if self.plan.accumulator == ElementType::F32 {
             return Ok(root);
         }
         let scalar = |value: Option<Value>| -> Result<Option<f32>, Error> {
             let Some(value) = value else { return Ok(None) };
-            Ok(self.operand(value)?.to_f64().first().map(|value| *value as f32))
+            Ok(self.run.operand(value)?.to_f64().first().map(|value| *value as f32))
         };
         let c = match self.plan.c {
-            Some(c) => Some(self.operand(c)?),
+            Some(c) => Some(self.run.operand(c)?),
             None => None,
         };
         let epilogue = Epilogue {
@@ -72,7 +74,7 @@ impl KernelRun<'_> {
             c: c.map(|c| (c.bytes(), c.element())),
             beta: scalar(self.plan.beta)?,
         };
-        let (a, b) = (self.operand(self.plan.a)?, self.operand(self.plan.b)?);
+        let (a, b) = (self.run.operand(self.plan.a)?, self.run.operand(self.plan.b)?);
         let sums = self.multiply(a.bytes(), b.bytes(), epilogue)?;
         Tensor::from_f32(root.dims().to_vec(), &sums).map_err(|error| self.no_tensor(error))
     }
@@ -86,11 +88,11 @@ impl KernelRun<'_> {
             }
             _ => BlockScaledShape { batch: 0, rows: 0, k: 0, block },
         };
-        let (a_shape, b_shape) = (shape(self.operand(plan.a)?), shape(self.operand(plan.b)?));
-        let root = |source: FallbackError| self.failed(plan.root, source);
+        let (a_shape, b_shape) = (shape(self.run.operand(plan.a)?), shape(self.run.operand(plan.b)?));
+        let root = |source: FallbackError| self.run.failed(plan.root, source);
         let mut out = vec![0; a_shape.batch * a_shape.rows * b_shape.rows * size_of::<f32>()];
-        let sfa = self.operand(plan.sfa)?;
-        let sfb = self.operand(plan.sfb)?;
+        let sfa = self.run.operand(plan.sfa)?;
+        let sfb = self.run.operand(plan.sfb)?;
         let scales = |scales: &Tensor| scales.layout().unwrap_or(ScaleLayout::Linear);
         let a = BlockScaled::new((a, plan.format.a), (sfa.bytes(), sfa.element(), scales(sfa)), a_shape)
             .map_err(|error| root(error.into()))?;

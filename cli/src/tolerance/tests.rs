@@ -2,8 +2,8 @@
 
 mod outputs;
 
-use fourfold_ir::sample::{self, Recipe};
-use fourfold_ir::{Entity, bind, interpret};
+use fourfold_ir::sample::{self, Recipe, Rule};
+use fourfold_ir::{Entity, Program, bind, interpret};
 use fourfold_scheduler::{Partition, partition};
 
 use super::*;
@@ -47,16 +47,16 @@ func @f(
         let (segment, plan) = self.partition.kernels().next().expect("a kernel");
         let planned = &self.partition.segments[segment];
         let operands = module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();
-        let run = KernelRun {
+        let run = SegmentOps {
             program: &self.program,
             segment,
             ops: &planned.ops,
-            plan,
             symbols: &bound.symbols,
             rule: Some(self.rule),
             operands,
             interpret: interpret_it,
         };
+        let run = KernelRun { run, plan };
         let written = plan.written().next().expect("a kernel writes something");
         let right = interpret(&self.program, &bound).expect("it is small").swap_remove(written.index());
         let mut values = right.to_f64();

@@ -526,6 +526,72 @@ fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
     assert_eq!(exit_code(&fourfold(&["verify", &files[3]])), 0);
 }
 
+/// A standalone quantization, which is a segment of the device tier.
+const QUANTIZATION: &str = "fir 1
+; sample: normal seed=7 M=5
+func @quantization(%x: tensor<[M, 64], f32>, %g: tensor<[], f32>) {
+  %r = relu %x : tensor<[M, 64], f32>
+  %q, %sq = block_quantize %r, %g {block = 16} : tensor<[M, 64], f4E2M1FN>, tensor<[M, 4], f8E4M3FN, blocked>
+  return %q, %sq
+}
+";
+
+#[test]
+fn required_device_segments_that_did_not_run_give_exit_3_and_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("quantization.fir").display().to_string();
+    std::fs::write(&file, QUANTIZATION).expect("a file");
+    let arguments = ["verify", &file, "--target", "sm_120a", "--device", "none", "--json"];
+    let output = fourfold(&arguments);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_eq!((&report["ok"], &report["left_out"]), (&true.into(), &serde_json::json!([])), "{report}");
+    assert_eq!((&report["kernels"], &report["ran_device_segments"]), (&0.into(), &0.into()), "{report}");
+    let planned = report["device_segments"].as_u64().expect("a number");
+    let off = report["off_device"].as_array().expect("a list");
+    assert!(planned >= 1 && off.len() as u64 == planned, "{report}");
+    let quantizes = |off: &&Value| off["ops"].to_string().contains("block_quantize");
+    let named = off.iter().find(quantizes).expect("the segment is listed");
+    assert_eq!(
+        (&named["reason"], &named["fixture"]),
+        (&"no_device".into(), &file.as_str().into()),
+        "{named}"
+    );
+    let rows = report["rows"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["value"] == "q").expect("a row for the codes");
+    assert_eq!(
+        (&row["kind"], &row["ran"], &row["mismatches"]),
+        (&"device".into(), &"fallback".into(), &0.into())
+    );
+    assert!(
+        row["plan"].is_string() && row["sizes"].as_str().is_some_and(|sizes| sizes.contains("M=5")),
+        "{row}"
+    );
+
+    let output = fourfold(&[&arguments[..], &["--require-device"]].concat());
+    assert_eq!((exit_code(&output), &json(&output)["ok"]), (3, &false.into()), "{}", text(&output.stderr));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("error: --require-device: ") && stderr.contains("block_quantize"), "{stderr}");
+    // Nothing of the device tier was planned, which does not meet the requirement either.
+    let none = path("shapes/exact_m1.fir");
+    let output = fourfold(&["verify", &none, "--target", "cpu", "--require-device"]);
+    assert_eq!(exit_code(&output), 3);
+    assert!(text(&output.stderr).contains("no device segment was planned"), "{}", text(&output.stderr));
+    assert_eq!(exit_code(&fourfold(&["verify", &none, "--target", "cpu"])), 0);
+}
+
+#[test]
+fn a_segment_without_elements_needs_no_gpu() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("empty.fir").display().to_string();
+    std::fs::write(&file, QUANTIZATION.replace("M=5", "M=0")).expect("a file");
+    let output =
+        fourfold(&["verify", &file, "--target", "sm_120a", "--device", "none", "--require-device", "--json"]);
+    let report = json(&output);
+    assert_eq!((exit_code(&output), &report["off_device"]), (0, &serde_json::json!([])), "{report}");
+    assert_eq!(report["device_segments"], report["ran_device_segments"], "{report}");
+}
+
 #[test]
 fn verify_leaves_invalid_programs_of_a_folder_out_and_refuses_one_that_is_named() {
     let output = fourfold(&["verify", &path("errors"), "--json"]);
@@ -687,14 +753,16 @@ fn explain_says_what_became_of_each_op_of_a_quantized_graph_and_proves_it() {
         decisions.iter().find(|decision| decision["op"] == op).unwrap_or_else(|| panic!("{op} is there"))
     };
     let product = decision("%fc1.product = mma");
-    assert_eq!((&product["became"], &product["segment"]), (&"%fc1.product = scaled_mma".into(), &1.into()));
+    let segment = product["segment"].as_u64().expect("a segment") as usize;
+    assert_eq!(product["became"], "%fc1.product = scaled_mma");
+    assert_eq!(report["segments"][segment]["kind"], "kernel");
     assert!(product["message"].as_str().expect("a message").starts_with("became %fc1.product = scaled_mma"));
-    assert_eq!(decision("%fc1.a = block_dequantize")["segment"], 1);
+    assert_eq!(decision("%fc1.a = block_dequantize")["segment"], product["segment"]);
     assert_eq!(decision("%fc1.product.alpha = mul")["inserted"], true);
     assert_eq!(decision("%fc1 = add")["became"], Value::Null);
     // Each product contributes its scaled_mma and its alpha.
     assert_eq!(report["contracted"].as_array().map(Vec::len), Some(4));
-    let proof = report["segments"][1]["proof"].as_array().expect("a proof");
+    let proof = report["segments"][segment]["proof"].as_array().expect("a proof");
     let proof: Vec<&str> = proof.iter().filter_map(Value::as_str).collect();
     assert!(proof[0].starts_with("factors-of-dequantized-are-alpha (contract): inserted -> "), "{proof:?}");
     assert!(

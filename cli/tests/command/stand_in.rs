@@ -25,6 +25,12 @@ func @two(
 }
 ";
 
+/// The position of the last segment with a `scaled_mma`.
+fn second_product(report: &Value) -> usize {
+    let segments = report["segments"].as_array().expect("segments");
+    segments.iter().rposition(|segment| segment["kind"] == "kernel").expect("a product")
+}
+
 /// One product, whose kernel the stand-in compiler builds.
 const ONE_PRODUCT: &str = "fir 1
 ; sample: exact seed=5 M=37
@@ -114,6 +120,49 @@ fn a_hopper_runs_its_own_kernels_and_others_emulated_where_it_is_asked_to() {
     }
 }
 
+/// A quantization between ops that no epilogue computes.
+const QUANTIZATION: &str = "fir 1
+; sample: normal seed=7 M=37
+func @quantization(%x: tensor<[M, 64], f32>, %g: tensor<[], f32>) {
+  %q, %sq = block_quantize %x, %g {block = 16} : tensor<[M, 64], f4E2M1FN>, tensor<[M, 4], f8E4M3FN, blocked>
+  return %q, %sq
+}
+";
+
+#[test]
+fn a_segment_of_the_device_tier_is_run_compared_and_required() {
+    let run = |defines: &str| {
+        let machine = Machine::with_program(QUANTIZATION, defines);
+        let converts = "echo '        /*0010*/  F2FP.SATFINITE.E2M1 R1, R2, R3 ;'";
+        machine.script("cuobjdump", converts);
+        let file = machine.name("program.fir");
+        let output = machine.run("0", &["verify", &file, "--require-device", "--json"]);
+        (output.status.code(), json(&output), said(&output))
+    };
+    let (code, report, said) = run("");
+    assert_eq!((code, &report["ok"]), (Some(0), &true.into()), "{report}\n{said}");
+    let counts = (&report["device_segments"], &report["ran_device_segments"], &report["off_device"]);
+    assert_eq!(counts, (&1.into(), &1.into(), &serde_json::json!([])), "{report}");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2, "codes and scales: {report}");
+    for row in rows {
+        assert_eq!((&row["kind"], &row["plan"]), (&"device".into(), &"block_quantize".into()), "{row}");
+        assert_eq!((&row["ran"], &row["sizes"]), (&"kernel".into(), &"L=1 M=37 K=64".into()), "{row}");
+        assert!(row["rule"].as_str().is_some_and(|rule| rule.starts_with("bit-equal")), "{row}");
+    }
+    // A kernel that writes nothing, and one that spoils a byte of a scale.
+    for (defines, wrong) in [("-DWRITES_NOTHING", 2), ("-DSPOIL=0", 1)] {
+        let (code, report, _) = run(defines);
+        let rows = report["rows"].as_array().expect("rows");
+        let found = rows.iter().filter(|row| row["ok"] == false).count();
+        assert_eq!((code, found), (Some(1), wrong), "{defines}: {report}");
+    }
+    // A kernel that the device refuses runs on the fallback.
+    let (code, report, said) = run("-DPREPARE_STATUS=1");
+    assert_eq!((code, &report["ran_device_segments"]), (Some(3), &0.into()), "{report}");
+    assert!(said.contains("--require-device: 1 of 1 segments planned for the GPU"), "{said}");
+}
+
 #[test]
 fn a_kernel_that_was_built_and_cannot_be_dumped_is_no_failure_of_the_kernel() {
     let machine = Machine::with_program(ONE_PRODUCT, "");
@@ -140,7 +189,7 @@ fn debug_mode_shows_what_each_launch_was_given() {
     let output = machine.run("0", &["replay", &file, "--debug", "--json", "--bundle", &bundle]);
     let report = json(&output);
     assert_eq!((output.status.code(), &report["ran_kernels"]), (Some(0), &2.into()), "{report}");
-    let launch = &report["segments"][3]["launch"];
+    let launch = &report["segments"][second_product(&report)]["launch"];
     assert_eq!((&launch["extents"], &launch["sm_count"]), (&serde_json::json!([1, 37, 72, 64]), &148.into()));
     let arguments = launch["arguments"].as_array().expect("arguments");
     assert_eq!((&arguments[0]["role"], &arguments[0]["value"]), (&"a".into(), &"q".into()));
@@ -159,7 +208,9 @@ fn debug_mode_shows_what_each_launch_was_given() {
     assert_eq!((&elsewhere["ok"], &elsewhere["ran_kernels"]), (&true.into(), &0.into()), "{elsewhere}");
 
     let verified = machine.run("0", &["verify", &file, "--debug", "--json"]);
-    assert_eq!(json(&verified)["launches"].as_array().map(Vec::len), Some(2), "{}", said(&verified));
+    let launches = json(&verified)["launches"].as_array().cloned().expect("launches");
+    let multiplies = |launch: &&Value| launch["launch"]["arguments"].to_string().contains("\"sfa\"");
+    assert_eq!(launches.iter().filter(multiplies).count(), 2, "{}", said(&verified));
 }
 
 /// A kernel without any bound: within the error of the sum, each divisor may be zero.
@@ -232,7 +283,8 @@ fn a_run_that_fails_on_the_device_is_kept_and_replayed_elsewhere() {
     assert_eq!(machine.run("0", &["replay", &bundle]).status.code(), Some(3), "here it fails again");
 
     // A bundle of one segment: its inputs come from the fallback, because the device is lost.
-    let output = machine.run("0", &["replay", &file, "--bundle", &bundle, "--segment", "3"]);
+    let second = second_product(&json(&elsewhere)).to_string();
+    let output = machine.run("0", &["replay", &file, "--bundle", &bundle, "--segment", &second]);
     assert_eq!(output.status.code(), Some(3));
     assert!(
         said(&output).contains("the bundle lacks the inputs of the segment in that run"),

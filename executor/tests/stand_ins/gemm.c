@@ -1,5 +1,5 @@
 // A kernel that multiplies, for the stand-in driver: NVFP4 operands, blocked scales, f32 C. Its outputs, by signature,
-// are f32 values, NVFP4 blocks and f32 reductions. Extents and addresses follow the order of its metadata. It runs in
+// are f32 values, NVFP4 blocks and f32 reductions. A `block_quantize` of f32 values writes NVFP4 blocks. Extents and addresses follow the order of its metadata. It runs in
 // stream order, overwrites its workspace, and omits the optional `fourfold_scale_offset`.
 #include <limits.h>
 #include <math.h>
@@ -90,14 +90,16 @@ static int find(const char *list, const char *name) {
 
 // A call, by the names of its roles. An absent extent is 1, an absent address is null.
 typedef struct { int64_t l, m, n, k; } problem;
-typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *alpha, *beta, *operands[32]; void *outputs[8]; } pointers;
+typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *alpha, *beta, *values, *global, *operands[32]; void *outputs[8]; } pointers;
+
+static int is_quantization(void) { return !strncmp(SIGNATURE, "block_quantize ", 15); }
 
 static int64_t extent(const fourfold_extents *extents, const char *name) {
     int position = find("extents", name);
     return position < 0 ? 1 : extents->values[position];
 }
 static problem read_extents(const fourfold_extents *e) {
-    return (problem){extent(e, "L"), extent(e, "M"), extent(e, "N"), extent(e, "K")};
+    return (problem){extent(e, "L"), extent(e, "M"), extent(e, is_quantization() ? "K" : "N"), extent(e, "K")};
 }
 static const void *operand(const fourfold_addresses *addresses, const char *role) {
     int position = find("operands", role);
@@ -109,7 +111,8 @@ static const float *scalar(const fourfold_addresses *addresses, const char *role
 }
 static pointers read_addresses(const fourfold_addresses *from) {
     pointers p = {.a = operand(from, "a"), .sfa = operand(from, "sfa"), .b = operand(from, "b"), .sfb = operand(from, "sfb"),
-                  .c = operand(from, "c"), .alpha = scalar(from, "alpha"), .beta = scalar(from, "beta")};
+                  .c = operand(from, "c"), .alpha = scalar(from, "alpha"), .beta = scalar(from, "beta"),
+                  .values = operand(from, "values"), .global = scalar(from, "global")};
     char role[16];
     for (int i = 0; i < 32; i++) snprintf(role, sizeof role, "x%d", i), p.operands[i] = operand(from, role);
     for (int i = 0; i < 8; i++) {
@@ -205,7 +208,7 @@ static int32_t check_addresses(const fourfold_addresses *addresses, char *messag
     for (uint32_t i = 0; i < addresses->output_count; i++)
         if (!addresses->outputs[i]) return refuse(101, "an output is missing", message, size);
     const pointers named = read_addresses(addresses);
-    if (!named.a || !named.b) return refuse(101, "a pointer is missing", message, size);
+    if (is_quantization() ? !named.values : !named.a || !named.b) return refuse(101, "a pointer is missing", message, size);
     return 0;
 }
 
@@ -306,7 +309,8 @@ static int run(void *argument) {
     for (int made = 0; made < MADE; made++) rows[made] = malloc((size_t)p.n * sizeof(float));
     for (int64_t row = 0; row < p.l * p.m; row++) {
         int64_t l = row / p.m, m = row % p.m;
-        for (int64_t n = 0; n < p.n; n++) {
+        if (is_quantization()) memcpy(rows[LAST], q->values + row * p.n, (size_t)p.n * sizeof(float));
+        for (int64_t n = 0; n < p.n && !is_quantization(); n++) {
             const uint8_t *a = q->a + row * p.k / 2, *b = q->b + (l * p.n + n) * p.k / 2;
             const uint8_t *sfa = q->sfa + l * scales(p.m, p.k), *sfb = q->sfb + l * scales(p.n, p.k);
             double sum = 0;
@@ -330,7 +334,7 @@ static int run(void *argument) {
             case CODES:
                 quantize(made, (uint8_t *)q->outputs[o] + row * p.n / 2,
                          (uint8_t *)q->outputs[o + 1] + l * scales(p.m, p.n), m, p.n,
-                         outputs[o].global < 0 ? 1 : *q->operands[outputs[o].global]);
+                         outputs[o].global >= 0 ? *q->operands[outputs[o].global] : q->global ? *q->global : 1);
                 break;
             case SCALES: break;
             default:

@@ -77,7 +77,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Run the kernels of programs on the GPU and compare every result
+    /// Run programs on the GPU and compare every result
     Verify(verify::Arguments),
     /// Emit and build the kernels of a program and print their resources
     Compile(compile::Arguments),

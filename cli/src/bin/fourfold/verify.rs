@@ -1,11 +1,11 @@
-//! `fourfold verify`: runs the kernels of programs on the GPU and compares every result.
+//! `fourfold verify`: runs programs on the GPU and compares every result.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use fourfold_cli::VerifyReport;
 use fourfold_cli::verify::{VerifyOptions, verify};
+use fourfold_cli::{OffDevice, VerifyReport};
 
 use crate::place::Place;
 use crate::progress::Progress;
@@ -15,7 +15,11 @@ use crate::toolchain::Choice;
 #[command(after_help = "Examples:\n  fourfold verify fixtures --require-kernels\n  \
     fourfold verify fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
     FOURFOLD_TOOLCHAIN=toolchain ./fourfold verify fixtures --require-kernels --json\n  \
-    fourfold verify fixtures --require-kernels --report report.json\n\n\
+    fourfold verify fixtures --require-kernels --report report.json\n  \
+    fourfold verify fixtures/attention.fir --require-device\n\n\
+    Segments of the kernel tier are rooted at a scaled_mma; the device tier has row kernels, moves, plain mma and views. \
+    --require-device fails unless a segment of the device tier was planned and every segment of either tier ran on the \
+    GPU, and names those that did not. A segment whose results have no elements needs no GPU.\n\n\
     Kernels run natively on a GPU of their target; with --emulate, those of Blackwell targets run on Hopper, with the \
     instructions that it lacks emulated. The third example runs on a machine without Rust or network: copy the \
     program, the fixtures and the folder that `fourfold toolchain install` prints.\n\n\
@@ -25,7 +29,7 @@ use crate::toolchain::Choice;
     A row ends in WRONG if a result is wrong, and in FAILED if the run failed. It ends in `no bound` if nothing is \
     wrong, but too few elements have an error bound (square roots or divisions near 0).\n\n\
     Exit codes: 0 every row is right, 1 a row is WRONG or has no bound, 2 bad input, 3 the device failed, the \
-    report was not written or, with --require-kernels, a kernel did not run, 70 a bug in Fourfold, 130 interrupted")]
+    report was not written or, with --require-kernels or --require-device, a segment did not run on the GPU, 70 a bug in Fourfold, 130 interrupted")]
 pub struct Arguments {
     /// Programs, and folders with programs
     #[arg(default_value = "fixtures")]
@@ -48,6 +52,9 @@ pub struct Arguments {
     /// Exit with 3 unless kernels were planned and all of them ran as kernels
     #[arg(long)]
     require_kernels: bool,
+    /// Exit with 3 unless device segments were planned and every segment planned for the GPU ran there
+    #[arg(long)]
+    require_device: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -77,6 +84,11 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if lacks_kernels {
         crate::tell_of_missing_kernels(report.ran_kernels, report.kernels);
     }
+    let is_off_device = arguments.require_device && !report.is_on_device();
+    if is_off_device {
+        tell_of_the_fallback(&report);
+    }
+    let lacks = lacks_kernels || is_off_device;
     match (&arguments.report, &report.report_error) {
         (Some(_), Some(error)) => tell!("error: the report is not complete: {error}"),
         (Some(path), None) => tell!("wrote {}", path.display()),
@@ -84,12 +96,41 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
     let lacks_report = report.report_error.is_some();
     let code = match report.exit_code() {
-        0 if lacks_kernels || lacks_report => crate::EXIT_ENVIRONMENT,
+        0 if lacks || lacks_report => crate::EXIT_ENVIRONMENT,
         code => code,
     };
     let text = match arguments.json {
-        true => crate::to_json(&VerifyReport { ok: report.ok && !lacks_kernels && !lacks_report, ..report }),
+        true => crate::to_json(&VerifyReport { ok: report.ok && !lacks && !lacks_report, ..report }),
         false => report.to_string(),
     };
     crate::leave(code, crate::print(&text))
+}
+
+/// Prints the error that `--require-device` is not met, with the segments that ran on the fallback.
+fn tell_of_the_fallback(report: &VerifyReport) {
+    /// More segments than these are counted.
+    const NAMED: usize = 10;
+    /// More ops of a segment than these are counted.
+    const OPS: usize = 3;
+    let off = &report.off_device;
+    match (report.device_segments, off.len()) {
+        (0, 0) => tell!("error: --require-device: no device segment was planned"),
+        (_, 0) => tell!("error: --require-device: a run failed"),
+        (_, count) => {
+            let planned = report.device_segments + report.kernels;
+            tell!(
+                "error: --require-device: {count} of {planned} segments planned for the GPU ran on the fallback"
+            );
+        }
+    }
+    for OffDevice { fixture, inputs, segment, ops, message, .. } in off.iter().take(NAMED) {
+        let why = message.as_deref().unwrap_or("no reason was recorded");
+        let more = ops.len().saturating_sub(OPS);
+        let more = if more > 0 { format!(" and {more} more ops") } else { String::new() };
+        let ops = ops.iter().take(OPS).map(String::as_str).collect::<Vec<_>>().join(", ");
+        tell!("note: {fixture}, {inputs}: segment {segment}, {ops}{more}: {why}");
+    }
+    if NAMED < off.len() {
+        tell!("note: {} more; `off_device` of --json lists all", off.len() - NAMED);
+    }
 }

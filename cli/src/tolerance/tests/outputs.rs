@@ -1,7 +1,7 @@
 //! Kernels with several outputs: the results accepted and rejected for each kind.
 
-use fourfold_ir::sample::{self, Recipe};
-use fourfold_ir::{Dim, Op, OpKind, OperandShape, ScaleLayout, bind};
+use fourfold_ir::sample::{self, Recipe, Rule};
+use fourfold_ir::{Dim, Op, OpKind, OperandShape, Program, ScaleLayout, bind};
 use fourfold_scheduler::EpilogueOperand;
 
 use super::*;
@@ -65,26 +65,26 @@ func @f(
         let module = self.program.module();
         let ops: Vec<Op> = module.ops.keys().collect();
         let operands = module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();
-        body(&KernelRun {
+        let run = SegmentOps {
             program: &self.program,
             segment: 0,
             ops: &ops,
-            plan: &self.plan,
             symbols: &bound.symbols,
             rule: Some(self.rule),
             operands,
             interpret: true,
-        })
+        };
+        body(&KernelRun { run, plan: &self.plan })
     }
 
     /// Returns the values that a kernel with this sum writes.
     fn written(&self, sum: impl FnOnce(&KernelRun<'_>, &[f64]) -> Vec<f64>) -> Written {
         self.with_run(|run| {
             let root = self.value("p");
-            let right = run.evaluate(Values::new()).expect("it is small");
+            let right = run.run.evaluate(Values::new()).expect("it is small");
             let sum = sum(run, &right[&root].to_f64());
             let sum = Tensor::from_f64(ElementType::F32, vec![M, N], None, &sum).expect("the shape");
-            let values = run.evaluate(Values::from([(root, sum)])).expect("it is small");
+            let values = run.run.evaluate(Values::from([(root, sum)])).expect("it is small");
             let name = |value| self.program.module().name_of(value).to_owned();
             self.plan.written().map(|value| (name(value), values[&value].clone())).collect()
         })

@@ -1,0 +1,132 @@
+//! Runs kernels once more with NaN as the padding of blocked scales.
+
+use std::collections::HashMap;
+
+use fourfold::Compiled;
+use fourfold_executor::{Ran, RunOptions};
+use fourfold_ir::{ScaleLayout, Tensor, Value, bind, sample};
+use fourfold_scheduler::ScaledMmaPlan;
+
+use super::{Candidate, extents};
+use crate::error::Error;
+use crate::expectations::check_work;
+use crate::load::Inputs;
+use crate::report::{Report, VerifyRow, kernel_name};
+use crate::tolerance::{Compared, KernelRun, SegmentOps};
+
+/// The effect that NaN padding of scales must have on the results of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shows {
+    /// The padding lies beside the scales of a row and meets operands that are zero. Zero times NaN is NaN, so
+    /// every element of D is NaN, on every target.
+    Everywhere,
+    /// The padding lies below the last row only: no element may change.
+    Nowhere,
+}
+
+/// The targets on which a row of scales affects only its own row of D. The rule is not applied to targets on which no
+/// GPU has confirmed this.
+const ROWS_ARE_APART: [&str; 1] = ["sm_90a"];
+
+/// Runs again with NaN as the padding of blocked scales, for kernels that must show it, or, if there are none,
+/// for kernels that must not.
+pub(super) fn nan_rows(
+    candidate: &Candidate,
+    compiled: &Compiled,
+    inputs: &Inputs,
+    report: &Report,
+) -> Result<Vec<VerifyRow>, Error> {
+    let Inputs::Sampled { tensors, recipe } = inputs else { return Ok(Vec::new()) };
+    let program = compiled.planned().program();
+    let partition = compiled.planned().partition();
+    let module = program.module();
+    let padding = |name: &str| {
+        let tensor = tensors.get(name).filter(|tensor| tensor.layout() == Some(ScaleLayout::Blocked))?;
+        match tensor.dims() {
+            _ if tensor.count() == 0 => None,
+            [.., columns] if !columns.is_multiple_of(4) => Some(Shows::Everywhere),
+            [.., rows, _] if !rows.is_multiple_of(128) => Some(Shows::Nowhere),
+            _ => None,
+        }
+    };
+    let concerned = |shows: Shows| -> Vec<(usize, &ScaledMmaPlan)> {
+        let kernels = partition.kernels().filter(|(segment, plan)| {
+            let is_given = |value: &Value| module.defining_op(*value).is_none();
+            let mut given = [plan.sfa, plan.sfb].into_iter().filter(is_given);
+            let ran = report.segments[*segment].ran;
+            given.any(|value| padding(module.name_of(value)) == Some(shows))
+                && (ran == "kernel" || ran == "emulated")
+        });
+        kernels.collect()
+    };
+    let mut shows = Shows::Everywhere;
+    let mut kernels = concerned(shows);
+    if kernels.is_empty() && ROWS_ARE_APART.contains(&partition.target.as_str()) {
+        shows = Shows::Nowhere;
+        kernels = concerned(shows);
+    }
+    if kernels.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut poisoned: HashMap<String, Tensor> = HashMap::new();
+    for (name, tensor) in tensors {
+        let bytes = tensor.bytes().len();
+        let no_memory = |_| Error::Memory { what: format!("a copy of %{name}"), bytes };
+        let mut copy = tensor.try_clone().map_err(no_memory)?;
+        sample::fill_padding_with_nan(&mut copy);
+        poisoned.insert(name.clone(), copy);
+    }
+    let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
+    // Fills results with a value that they must not have. Otherwise, where NaN is required, memory that still holds NaN
+    // from the previous run would pass.
+    let poison = match shows {
+        Shows::Everywhere => 0,
+        Shows::Nowhere => 0xFF,
+    };
+    let run =
+        compiled.run_normalized(&bound, &RunOptions::default().keep_all(true).poison(poison).locate(true))?;
+    let mut rows = Vec::new();
+    for (segment, plan) in kernels {
+        let ops = SegmentOps::of(program, partition, segment, &bound, &run, Some(recipe.rule))?;
+        let interpret = check_work(program, &bound, ops.ops).is_ok();
+        let kernel = KernelRun { run: SegmentOps { interpret, ..ops }, plan };
+        let compared = match shows {
+            Shows::Everywhere => kernel.compare_nan(&|value| run.value(value))?,
+            Shows::Nowhere => kernel.compare(&|value| run.value(value))?,
+        };
+        let ran = &run.segments[segment];
+        for Compared { value, want, rule, comparison, by, .. } in compared {
+            if want.count() == 0 {
+                continue;
+            }
+            rows.push(VerifyRow {
+                fixture: candidate.name.clone(),
+                inputs: format!("{}, NaN padding", inputs.describe()),
+                segment: Some(segment),
+                value: module.name_of(value).to_owned(),
+                kernel: Some(kernel_name(plan)),
+                kind: Some("kernel"),
+                plan: Some("scaled_mma"),
+                extents: extents(plan, report, program),
+                sizes: None,
+                ran: ran.ran.as_str(),
+                reason: ran.reason.as_ref().map(|reason| reason.code.to_owned()),
+                message: ran.reason.as_ref().map(|reason| reason.message.clone()),
+                fault: None,
+                rule,
+                against: by.to_owned(),
+                elements: want.count(),
+                mismatches: comparison.mismatches,
+                moved_roundings: comparison.moved_roundings,
+                // NaN compared with NaN has no distance.
+                max_abs_err: if shows == Shows::Nowhere { comparison.max_abs_err } else { 0.0 },
+                max_rel_err: if shows == Shows::Nowhere { comparison.max_rel_err } else { 0.0 },
+                worst: comparison.worst.map(|worst| format!("{:?}: {}", worst.index, worst.got)),
+                seconds: ran.kernel_seconds.or(Some(ran.seconds)),
+                unbounded: comparison.unbounded,
+                ok: comparison.ok && matches!(ran.ran, Ran::Kernel | Ran::Emulated),
+            });
+        }
+    }
+    Ok(rows)
+}
