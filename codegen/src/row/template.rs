@@ -77,7 +77,6 @@ struct Context {
     shared: Vec<[String; 3]>,
     phases: Vec<Phase>,
     once: Option<Phase>,
-    /// True if an empty problem still has outputs.
     /// The condition under which nothing is launched, as an expression.
     empty: &'static str,
     kept: Vec<Kept>,
