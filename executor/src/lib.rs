@@ -114,7 +114,7 @@ pub use parallel::spawn_workers;
 pub use process::{Cancel, ToolRun, run_tool, run_tool_watched};
 pub use profiler::{ProfileFolder, Profiler, ProfilerError, ProfilerTool, find_profiler, this_program};
 pub use run::{
-    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, FaultPlace, KERNEL_REFUSED,
+    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, FaultPlace, HOST_OPERAND, KERNEL_REFUSED,
     LaunchArgument, LaunchRecord, LaunchWorkspace, MISSING_ADDRESS, Machine, Moved, NO_DEVICE,
     NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, PendingKernel, Preparation, PreparedProgram, Ran, Refused,
     Run, RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, WORKSPACE_SIZE, run, run_segment,

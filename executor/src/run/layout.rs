@@ -6,7 +6,7 @@ use std::ops::Range;
 use fourfold_ir::{Program, SymbolValues, Value};
 use fourfold_scheduler::{Constraint, Partition, Plan, ReasonCode};
 
-use super::call::{Call, admit, bytes, refused, results_of_nothing};
+use super::call::{Call, Work, admit, bytes, refused, results_of_nothing};
 use super::{ALIAS, FALLBACK_SEGMENT, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
 use crate::service::Wait;
 
@@ -162,7 +162,7 @@ pub(super) fn lay_out<'a>(
                 layout.intermediates.insert(value, offset);
             }
         }
-        if call.is_empty() {
+        if matches!(call.work, Work::Nothing { .. } | Work::Fallback { .. }) {
             layout.steps.extend(zeros(program, plan, symbols, position)?.into_iter().map(Step::Zero));
         } else {
             for constraint in plan.constraints() {

@@ -9,6 +9,7 @@
 mod call;
 mod codes;
 mod error;
+mod launch;
 mod layout;
 mod machine;
 mod pending;
@@ -29,8 +30,8 @@ use crate::service::Wait;
 
 pub(crate) use call::check_target;
 pub use codes::{
-    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS,
-    NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
+    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, HOST_OPERAND, KERNEL_REFUSED,
+    MISSING_ADDRESS, NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
 };
 pub use error::{FaultPlace, RunError};
 pub use machine::{Machine, SegmentKernel};
@@ -150,7 +151,7 @@ pub struct Moved {
 /// The tier that ran a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ran {
-    /// A kernel, on a device of the target.
+    /// A kernel, a library call or a view, on a device of the target.
     Kernel,
     /// A kernel with emulated instructions, on a device of another target.
     Emulated,
@@ -175,8 +176,8 @@ impl Ran {
 /// The reason that a kernel did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReason {
-    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`BUILDING`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`], the code of
-    /// an unmet constraint, or the code given in [`SegmentKernel::Unavailable`].
+    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`BUILDING`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`],
+    /// [`HOST_OPERAND`], the code of an unmet constraint, or the code given in [`SegmentKernel::Unavailable`].
     pub code: &'static str,
     /// A message for the user.
     pub message: String,

@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use fourfold_ir::{Program, SymbolValues, Value};
 use fourfold_scheduler::Partition;
 
-use super::layout::{Layout, PlacedCall, Scope, Step, ZeroValue, lay_out};
+use super::launch::{Launch, Unready};
+use super::layout::{Layout, PlacedCall, Scope, Step, lay_out};
 use super::prepared::{
-    PreparedProgram, ReadyCall, ReadyStep, address_of, check_addresses, check_workspace, pointers, refused,
+    PreparedProgram, ReadyCall, ReadyStep, address_of, check_addresses, check_workspace, refused,
 };
-use super::roles::pointer;
 use super::{Machine, Refused};
 use crate::device::Stream;
-use crate::kernel::{Addresses, Status};
 
 /// Builder of launches for a program of kernels only, or for one kernel segment. Its kernels have admitted the
 /// extents, so their memory requirements are known.
@@ -123,34 +122,28 @@ impl<'a> Preparation<'a> {
             layout.intermediates.iter().map(|(value, offset)| (*value, workspace.0 + offset)).collect();
         check_addresses(&layout.outside, &layout.alignments, &addresses, workspace)?;
 
-        let mut placed = Vec::with_capacity(layout.steps.len());
-        for step in layout.steps {
-            placed.push(match step {
-                Step::Call(call) => {
-                    let pointers = pointers(&call.call.roles, &addresses, &intermediates, call.segment)?;
-                    PlacedStep::Call(call, Box::new(pointers))
-                }
-                Step::Zero(zero) => {
-                    PlacedStep::Zero(zero, address_of(zero.value, &addresses, &intermediates, zero.segment)?)
-                }
-            });
-        }
         let stream = machine.stream();
         let _current = device.enter().map_err(|error| Refused::device(&error, None))?;
-        let mut steps = Vec::with_capacity(placed.len());
+        let mut steps = Vec::with_capacity(layout.steps.len());
         let mut failure = None;
-        for step in placed {
-            let (call, pointers) = match step {
-                PlacedStep::Call(call, pointers) => (call, pointers),
-                PlacedStep::Zero(zero, address) => {
+        for step in layout.steps {
+            let call = match step {
+                Step::Call(call) => call,
+                Step::Zero(zero) => {
+                    let Ok(address) = address_of(zero.value, &addresses, &intermediates, zero.segment) else {
+                        failure = Some((zero.segment, Unready::Missing));
+                        break;
+                    };
                     steps.push(ReadyStep::Zero(zero, address));
                     continue;
                 }
             };
-            // SAFETY: the context is current, and the stream belongs to it. Intermediates and workspaces have
-            // disjoint places in our own or the caller's memory. The caller vouches for the rest; `admit` has checked
-            // the sizes.
-            match unsafe { ready(call, &pointers, workspace.0, stream) } {
+            let segment = call.segment;
+            let address = |value| address_of(value, &addresses, &intermediates, segment).ok();
+            // SAFETY: the context is current, and the stream belongs to it. Intermediates and workspaces have places
+            // in our own or the caller's memory that overlap nothing used at the same time. The caller vouches for the
+            // rest; `admit` has checked the sizes.
+            match unsafe { ready(call, address, workspace.0, stream) } {
                 Ok(call) => steps.push(ReadyStep::Call(call)),
                 Err(failed) => {
                     failure = Some(failed);
@@ -161,8 +154,8 @@ impl<'a> Preparation<'a> {
         // A kernel may have cleared its workspace on this stream, but is launched on others. After a failure, the
         // workspace belongs to the caller again.
         let waited = stream.synchronize();
-        if let Some((segment, status)) = failure {
-            return Err(refused(status, waited, segment));
+        if let Some((segment, unready)) = failure {
+            return Err(refused(unready, waited, segment));
         }
         waited.map_err(|error| Refused::device(&error, None))?;
         Ok(PreparedProgram {
@@ -178,30 +171,21 @@ impl<'a> Preparation<'a> {
     }
 }
 
-/// A step with its addresses.
-enum PlacedStep<'a> {
-    Call(Box<PlacedCall<'a>>, Box<Addresses>),
-    Zero(ZeroValue, u64),
-}
-
-/// Builds one launch, or returns its segment and the kernel's status.
+/// Builds one launch, or returns its segment and the reason that there is none.
 ///
 /// # Safety
-/// As for [`Kernel::prepare`](crate::kernel::Kernel::prepare).
+/// As for [`Launch::of`].
 unsafe fn ready(
     placed: Box<PlacedCall<'_>>,
-    pointers: &Addresses,
+    address: impl Fn(Value) -> Option<u64>,
     workspace: u64,
     stream: &Stream,
-) -> Result<ReadyCall, (usize, Status)> {
+) -> Result<ReadyCall, (usize, Unready)> {
     let (segment, call) = (placed.segment, placed.call);
-    let size = usize::try_from(call.workspace).unwrap_or(usize::MAX);
     // A kernel without a workspace gets 0: its offset may be the end of the allocation, which is not ours.
-    let address = if call.workspace == 0 { 0 } else { workspace + placed.workspace };
+    let workspace = if call.workspace == 0 { 0 } else { workspace + placed.workspace };
     // SAFETY: the caller vouches for all of it.
-    let prepared = unsafe {
-        call.kernel.prepare(&call.device, &call.extents, pointers, pointer(address), size, stream.raw())
-    };
-    let prepared = prepared.map_err(|status| (segment, status))?;
-    Ok(ReadyCall { segment, roles: call.roles, prepared })
+    let launch = unsafe { Launch::of(&call, address, workspace, stream) };
+    let launch = launch.map_err(|unready| (segment, unready))?;
+    Ok(ReadyCall { segment, roles: call.roles, launch })
 }

@@ -6,11 +6,11 @@ use std::fmt;
 use fourfold_ir::Value;
 
 use super::call::unprepared;
+use super::launch::{Launch, Unready};
 use super::layout::{Alignment, Outside, PART_ALIGNMENT, ZeroValue};
 use super::roles::Roles;
 use super::{ALIAS, MISSING_ADDRESS, POINTER_ALIGNMENT, Refused, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
-use crate::kernel::{Addresses, Prepared, Status};
 
 /// The built launches of a program or segment, ready to be put on a stream.
 ///
@@ -39,7 +39,7 @@ pub(super) enum ReadyStep {
 pub(super) struct ReadyCall {
     pub(super) segment: usize,
     pub(super) roles: Roles,
-    pub(super) prepared: Prepared,
+    pub(super) launch: Launch,
 }
 
 impl PreparedProgram {
@@ -60,8 +60,7 @@ impl PreparedProgram {
         for step in &mut self.steps {
             match step {
                 // SAFETY: the context is current; the caller vouches for the rest.
-                ReadyStep::Call(call) => unsafe { call.prepared.launch(stream.raw()) }
-                    .map_err(|status| stream.fault().unwrap_or(DeviceError::Launch { status }))?,
+                ReadyStep::Call(call) => unsafe { call.launch.launch(stream)? },
                 // SAFETY: the value is at this address, in our own memory or in memory that the caller vouches for.
                 ReadyStep::Zero(zero, address) => unsafe {
                     stream.fill_at(*address, usize::try_from(zero.bytes).unwrap_or(usize::MAX), 0)?;
@@ -115,10 +114,11 @@ impl PreparedProgram {
     unsafe fn update_step(&mut self, index: usize, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
         match &mut self.steps[index] {
             ReadyStep::Call(call) => {
-                let pointers = pointers(&call.roles, addresses, &self.intermediates, call.segment)?;
+                let intermediates = &self.intermediates;
+                let address = |value| address_of(value, addresses, intermediates, call.segment).ok();
                 // SAFETY: the context is current; the caller vouches for the addresses.
-                unsafe { call.prepared.update_addresses(&pointers) }
-                    .map_err(|status| refused(status, Ok(()), call.segment))
+                unsafe { call.launch.update(&call.roles, address) }
+                    .map_err(|unready| refused(unready, Ok(()), call.segment))
             }
             ReadyStep::Zero(zero, address) => {
                 *address = address_of(zero.value, addresses, &self.intermediates, zero.segment)?;
@@ -126,16 +126,6 @@ impl PreparedProgram {
             }
         }
     }
-}
-
-pub(super) fn pointers(
-    roles: &Roles,
-    addresses: &HashMap<Value, u64>,
-    intermediates: &HashMap<Value, u64>,
-    segment: usize,
-) -> Result<Addresses, Refused> {
-    let address = |value| address_of(value, addresses, intermediates, segment).ok();
-    roles.addresses(address).ok_or_else(|| without_address(segment))
 }
 
 pub(super) fn address_of(
@@ -152,7 +142,12 @@ fn without_address(segment: usize) -> Refused {
     Refused::new(MISSING_ADDRESS, Some(segment), "an operand or result of the kernel has no address")
 }
 
-pub(super) fn refused(status: Status, waited: Result<(), DeviceError>, segment: usize) -> Refused {
+pub(super) fn refused(unready: Unready, waited: Result<(), DeviceError>, segment: usize) -> Refused {
+    let status = match (unready, &waited) {
+        (Unready::Refused(status), _) => status,
+        (Unready::Missing, Ok(())) => return without_address(segment),
+        (Unready::Missing, Err(error)) => return Refused::device(error, Some(segment)),
+    };
     match unprepared(status, waited) {
         Ok(reason) => Refused::new(reason.code, Some(segment), reason.message),
         Err(error) => Refused::device(&error, Some(segment)),

@@ -1,5 +1,7 @@
 //! The values of a run: their location, on host or device, and their lifetime.
 
+use std::sync::Arc;
+
 use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Entity, Program, SymbolValues, Tensor, Value};
 
@@ -14,8 +16,9 @@ pub(super) struct Values<'a> {
     symbols: &'a SymbolValues,
     inputs: Vec<Option<&'a Tensor>>,
     host: Vec<Option<Tensor>>,
-    device: Vec<Option<Buffer>>,
-    /// The segment whose kernel computed the value.
+    /// A value and its views share one buffer.
+    device: Vec<Option<Arc<Buffer>>>,
+    /// The segment that computed the value on the device.
     made_by: Vec<Option<usize>>,
     /// Remaining uses.
     uses: Vec<usize>,
@@ -67,10 +70,10 @@ impl<'a> Values<'a> {
 
     /// The value on the device, if present.
     pub(super) fn on_device(&self, value: Value) -> Option<&Buffer> {
-        self.device[value.index()].as_ref()
+        self.device[value.index()].as_deref()
     }
 
-    /// The segment whose kernel computed the value.
+    /// The segment that computed the value on the device.
     pub(super) fn made_by(&self, value: Value) -> Option<usize> {
         self.made_by[value.index()]
     }
@@ -82,7 +85,16 @@ impl<'a> Values<'a> {
     /// Stores a result of a segment's kernel.
     pub(super) fn set_on_device(&mut self, value: Value, buffer: Buffer, segment: usize) {
         self.made_by[value.index()] = Some(segment);
-        self.device[value.index()] = Some(buffer);
+        self.device[value.index()] = Some(Arc::new(buffer));
+    }
+
+    /// Makes `result` a view of `operand` by sharing its buffer. Returns `false`, and does nothing, if the operand is
+    /// not on the device.
+    pub(super) fn share_on_device(&mut self, operand: Value, result: Value, segment: usize) -> bool {
+        let Some(buffer) = self.device[operand.index()].clone() else { return false };
+        self.made_by[result.index()] = Some(segment);
+        self.device[result.index()] = Some(buffer);
+        true
     }
 
     /// Returns and clears whether the host waited for the device.
@@ -127,7 +139,7 @@ impl<'a> Values<'a> {
         machine.stream().upload_all(&copies)?;
         self.waited |= bytes > 0;
         for (value, buffer) in room {
-            self.device[value.index()] = Some(buffer);
+            self.device[value.index()] = Some(Arc::new(buffer));
         }
         Ok(bytes)
     }
@@ -208,6 +220,8 @@ impl<'a> Values<'a> {
             // Kept values are needed on the host; once there, their device copy is not.
             if (!self.kept[index] || self.on_host(*value).is_some())
                 && let Some(buffer) = self.device[index].take()
+                // Otherwise a view still uses the buffer, or the value that it is a view of.
+                && let Some(buffer) = Arc::into_inner(buffer)
             {
                 self.retire(buffer);
             }
