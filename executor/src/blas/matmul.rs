@@ -49,11 +49,11 @@ impl Extents {
     }
 }
 
-/// An algorithm, and the alignment of addresses that it needs.
+/// An algorithm, and the alignments of the addresses of A, B and D that it needs.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     algorithm: Algorithm,
-    alignment: u32,
+    alignments: [u32; 3],
 }
 
 /// A product with its chosen algorithms. Keeps the library's handle alive.
@@ -105,13 +105,12 @@ impl Blas {
     pub fn matmul(&self, problem: &MatmulProblem) -> Result<Matmul, BlasError> {
         let extents = Extents::of(problem)?;
         let objects = objects(self, problem, extents)?;
-        let element = element_bytes(problem.elements);
         let current = self.device().enter()?;
         let mut choices = Vec::new();
         let mut workspace = 0;
-        for alignment in [FAST_ALIGNMENT, element] {
-            if let Some(found) = search(self, &objects, alignment)? {
-                choices.push(Choice { algorithm: found.algorithm, alignment });
+        for alignments in [[FAST_ALIGNMENT; 3], problem.elements.map(element_bytes)] {
+            if let Some(found) = search(self, &objects, alignments)? {
+                choices.push(Choice { algorithm: found.algorithm, alignments });
                 workspace = workspace.max(found.workspace as u64);
             }
         }
@@ -129,9 +128,9 @@ impl Matmul {
         self.workspace
     }
 
-    /// The alignment in bytes that the addresses of A, B and D need: one element, for nearly all problems.
-    pub fn alignment(&self) -> u32 {
-        self.choices.iter().map(|choice| choice.alignment).min().unwrap_or(FAST_ALIGNMENT)
+    /// The alignments in bytes that the addresses of A, B and D need: one element each, for nearly all problems.
+    pub fn alignments(&self) -> [u32; 3] {
+        self.choices.last().map_or([FAST_ALIGNMENT; 3], |choice| choice.alignments)
     }
 
     /// Enqueues the product. Neither allocates nor waits, and can be captured in a graph.
@@ -158,7 +157,13 @@ impl Matmul {
             return Err(DeviceError::OtherDevice { what: "stream" });
         }
         let failed = |code| DeviceError::Library { call: CALL, code, name: library.status_name(code) };
-        let is_aligned = |choice: &&Choice| (a | b | d).is_multiple_of(choice.alignment.into());
+        let is_aligned = |choice: &&Choice| {
+            choice
+                .alignments
+                .iter()
+                .zip([a, b, d])
+                .all(|(bytes, address)| address.is_multiple_of(u64::from(*bytes)))
+        };
         let choice = self.choices.iter().find(is_aligned).ok_or_else(|| failed(STATUS_INVALID_VALUE))?;
         if self.workspace > 0 && (workspace == 0 || !workspace.is_multiple_of(256)) {
             return Err(failed(STATUS_INVALID_VALUE));
@@ -198,9 +203,9 @@ impl Matmul {
     }
 }
 
-/// The bytes of the widest of these elements. Addresses are multiples of their own element's.
-fn element_bytes(elements: [ElementType; 3]) -> u32 {
-    if elements.contains(&ElementType::F32) { 4 } else { 2 }
+/// The bytes of an element that the library multiplies.
+fn element_bytes(element: ElementType) -> u32 {
+    if element == ElementType::F32 { 4 } else { 2 }
 }
 
 /// The data types of A, B and D, and the type of the computation.
@@ -275,8 +280,8 @@ fn matrix(blas: &Blas, element: c_int, [rows, columns]: [i64; 2], l: i64) -> Res
     Ok(created)
 }
 
-/// The library's best algorithm for addresses of this alignment. The device's context must be current.
-fn search(blas: &Blas, objects: &Objects, alignment: u32) -> Result<Option<Found>, BlasError> {
+/// The library's best algorithm for addresses of A, B and D of these alignments. The device's context must be current.
+fn search(blas: &Blas, objects: &Objects, [of_a, of_b, of_d]: [u32; 3]) -> Result<Option<Found>, BlasError> {
     let (library, functions) = (blas.library(), blas.library().functions());
     let mut raw = ptr::null_mut();
     // SAFETY: the object is live.
@@ -291,7 +296,7 @@ fn search(blas: &Blas, objects: &Objects, alignment: u32) -> Result<Option<Found
     let (limit, schemes) = (WORKSPACE_LIMIT, preference::REDUCE_IN_COMPUTE_TYPE);
     set(preference::MAX_WORKSPACE, ptr::from_ref(&limit).cast(), size_of_val(&limit))?;
     set(preference::REDUCTION_SCHEMES, ptr::from_ref(&schemes).cast(), size_of_val(&schemes))?;
-    for attribute in preference::ALIGNMENTS {
+    for (attribute, alignment) in preference::ALIGNMENTS.into_iter().zip([of_b, of_a, of_d, of_d]) {
         set(attribute, ptr::from_ref(&alignment).cast(), size_of_val(&alignment))?;
     }
     let mut found = [Found::default(); 4];

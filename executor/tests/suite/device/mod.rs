@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "the stand-in is a library, and prepared programs take addresses")]
 
 mod allocations;
+mod blas;
 mod debug;
 pub(crate) mod fixture;
 mod interface;

@@ -164,7 +164,7 @@ pub fn kernel(signature: &str, roles: &str, defines: &[&str]) -> Kernel {
     unsafe { Kernel::open(&path) }.unwrap()
 }
 
-fn compile(source: &str, library: &Path, arguments: &[String]) {
+pub fn compile(source: &str, library: &Path, arguments: &[String]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_ins").join(source);
     let built = Command::new("cc")
         .args(["-O1", "-shared", "-fPIC", "-o"])
