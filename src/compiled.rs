@@ -361,11 +361,11 @@ impl Compiled {
         self.device.as_ref()
     }
 
-    /// Prepares the launches of a program made of kernel segments only, for a host with its own device memory and
+    /// Prepares the launches of a program without fallback segments, for a host with its own device memory and
     /// stream. Inputs and outputs are each a [`Value`](fourfold_ir::Value) of [`Planned::program`].
     ///
     /// # Errors
-    /// When a segment is not a kernel segment, or its kernel cannot run on this machine with these extents.
+    /// When a segment runs on the fallback, or its kernel cannot run on this machine with these extents.
     ///
     /// ```
     /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options, ir::SymbolValues};

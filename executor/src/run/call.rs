@@ -147,9 +147,13 @@ pub(super) fn admit<'a>(
     let written_bytes = sizes_of(program, &roles.written, symbols)?;
     let emulated = metadata.emulated;
     let writes_nothing = written_bytes.iter().all(|bytes| *bytes == 0);
+    let sizes_read = || sizes_of(program, &roles.reads().collect::<Vec<_>>(), symbols);
+    let sums_nothing = || ["L", "M", "K"].iter().any(|name| metadata.extent(name, &extents) == Some(0));
     let work = match plan {
         Plan::Row(_) | Plan::Move(_) if writes_nothing => Work::Nothing { emulated },
-        Plan::Row(_) | Plan::Move(_) if extents.values().contains(&0) => Work::Fallback { emulated },
+        Plan::Row(_) if sums_nothing() => Work::Fallback { emulated },
+        // An operand without elements has no address.
+        Plan::Move(_) if sizes_read()?.contains(&0) => Work::Fallback { emulated },
         _ if metadata.is_empty(&extents) => Work::Nothing { emulated },
         _ => {
             let sm_count = i32::try_from(machine.device().gpu().sm_count).unwrap_or(i32::MAX);

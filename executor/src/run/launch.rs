@@ -103,6 +103,27 @@ impl Launch {
     }
 }
 
+impl Launch {
+    /// True if a launch may end with a fault, such as one that the emulation finds.
+    pub(super) fn finds_faults(&self) -> bool {
+        match self {
+            Launch::Kernel(prepared) => prepared.kernel().finds_emulation_faults(),
+            Launch::Product { .. } => false,
+        }
+    }
+
+    /// The first fault of ended launches since the last query. Results of launches with a fault are wrong.
+    ///
+    /// # Safety
+    /// The context of the launches must be current, and none may be running. The workspace must still be valid.
+    pub(super) unsafe fn fault(&mut self) -> Option<DeviceError> {
+        let Launch::Kernel(prepared) = self else { return None };
+        // SAFETY: the caller vouches for it.
+        let status = unsafe { prepared.kernel().emulation_fault() }?;
+        Some(DeviceError::Emulation { status })
+    }
+}
+
 fn addresses_of(values: [Value; 3], address: impl Fn(Value) -> Option<u64>) -> Result<[u64; 3], Unready> {
     let [a, b, d] = values.map(address);
     Ok([a.ok_or(Unready::Missing)?, b.ok_or(Unready::Missing)?, d.ok_or(Unready::Missing)?])

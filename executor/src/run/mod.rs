@@ -3,22 +3,29 @@
 //! A kernel segment that cannot run as a kernel runs on the fallback, and its [`SegmentRun`] has the reason. Checks
 //! happen in a fixed order: run-time constraints, device, kernel availability, the kernel's device and
 //! [`signature`](fourfold_scheduler::Plan::signature), the kernel's own refusal, device memory. Nothing is launched
-//! before all checks pass; failures after that are errors. A [`Preparation`] performs these checks once, for a
-//! program of kernels only or for one kernel segment, and builds launches that can be repeated.
+//! before all checks pass; failures after that are errors. A view shares the memory of its operand, and a plain `mma`
+//! calls the vendor's library.
+//!
+//! A [`Preparation`] performs these checks once, for a program without fallback segments or for one segment, and
+//! builds launches that can be repeated. A [`Session`] runs a program repeatedly, with resident params.
 
 mod call;
 mod codes;
 mod error;
+mod homes;
 mod launch;
 mod layout;
 mod machine;
+mod memory;
 mod pending;
 mod preparation;
 mod prepared;
 mod record;
 mod refused;
+mod residents;
 mod roles;
 mod runner;
+mod session;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -35,6 +42,7 @@ pub use codes::{
 };
 pub use error::{FaultPlace, RunError};
 pub use machine::{Machine, SegmentKernel};
+pub use memory::{MemoryContent, MemoryPart, MemoryPlan, PART_ALIGNMENT, plan_memory};
 pub use pending::PendingKernel;
 pub use preparation::Preparation;
 pub use prepared::PreparedProgram;
@@ -42,6 +50,7 @@ pub use record::{LaunchArgument, LaunchRecord, LaunchWorkspace};
 pub use refused::Refused;
 pub(crate) use roles::pointer;
 use runner::Runner;
+pub use session::{DeviceTensor, Session, SessionError, SessionInput, SessionRun};
 use values::Values;
 
 /// Options of a run.
@@ -157,6 +166,8 @@ pub enum Ran {
     Emulated,
     /// The CPU, op by op.
     Fallback,
+    /// None: a [`Session`] has its results, which depend on params and constants only.
+    Resident,
     /// None: it did not run.
     NotRun,
 }
@@ -168,6 +179,7 @@ impl Ran {
             Ran::Kernel => "kernel",
             Ran::Emulated => "emulated",
             Ran::Fallback => "fallback",
+            Ran::Resident => "resident",
             Ran::NotRun => "not_run",
         }
     }

@@ -7,11 +7,12 @@ use fourfold_scheduler::{Partition, Plan, ViewPlan};
 
 use super::call::{Call, Work, admit, results_of_nothing};
 use super::record::LaunchRecord;
+use super::residents::Residents;
 use super::values::Values;
 use super::{
     DEVICE_MEMORY, HOST_OPERAND, Machine, Moved, NO_DEVICE, Ran, RunError, RunOptions, RunReason, SegmentRun,
 };
-use crate::device::DeviceError;
+use crate::device::{Buffer, DeviceError};
 use crate::fallback;
 
 mod submit;
@@ -34,6 +35,7 @@ pub(super) struct Runner<'a> {
     caused: Vec<Caused>,
     /// In debug mode, the arguments of the current segment's launch.
     record: Option<Box<LaunchRecord>>,
+    residents: Option<&'a Residents>,
 }
 
 /// Transfers and waits attributed to a segment so far.
@@ -71,13 +73,65 @@ impl<'a> Runner<'a> {
         let caused = vec![Caused::default(); partition.segments.len()];
         let (flight, deadline) = (Flight::default(), options.wait.deadline());
         let record = None;
-        Runner { flight, program, partition, symbols, options, machine, deadline, values, caused, record }
+        let residents = None;
+        Runner {
+            flight,
+            program,
+            partition,
+            symbols,
+            options,
+            machine,
+            deadline,
+            values,
+            caused,
+            record,
+            residents,
+        }
+    }
+
+    /// Skips what depends on params and constants only.
+    pub(super) fn with_residents(mut self, residents: &'a Residents) -> Runner<'a> {
+        self.values.reside(residents);
+        self.residents = Some(residents);
+        self
+    }
+
+    /// Uses these buffers before allocating others.
+    pub(super) fn with_buffers(mut self, buffers: Vec<Buffer>) -> Runner<'a> {
+        self.values.reuse(buffers);
+        self
+    }
+
+    /// Copies a value from the caller's device memory.
+    ///
+    /// # Safety
+    /// The address points to `bytes` bytes of the machine's device, which stay valid until the run is finished.
+    pub(super) unsafe fn take_from_device(
+        &mut self,
+        value: Value,
+        address: u64,
+        bytes: usize,
+        machine: &'a Machine<'a>,
+    ) -> Result<(), DeviceError> {
+        let buffer = self.values.take(bytes, machine)?;
+        if bytes > 0 {
+            // SAFETY: the buffer is as large, and lives until the stream is synchronized: `flight` waits first.
+            unsafe { machine.stream().copy_at(address, buffer.address(), bytes) }?;
+            self.flight.stream = Some(machine.stream());
+        }
+        self.values.set_on_device(value, buffer, 0);
+        Ok(())
     }
 
     /// Runs a segment. Its transfers and waits are filled in at the end.
     pub(super) fn segment(&mut self, position: usize) -> Result<SegmentRun, RunError> {
         let start = Instant::now();
         let segment = &self.partition.segments[position];
+        if self.residents.is_some_and(|residents| residents.skips_segment(position)) {
+            let Caused { moved, synchronized } = Caused::default();
+            let (ran, reason, kernel_seconds, launch) = (Ran::Resident, None, None, None);
+            return Ok(SegmentRun { ran, reason, seconds: 0.0, kernel_seconds, moved, synchronized, launch });
+        }
         let attempt = match segment.plan() {
             Some(Plan::View(plan)) => Some(self.view(position, plan)),
             Some(plan) => Some(self.kernel(position, plan)?),
@@ -123,19 +177,34 @@ impl<'a> Runner<'a> {
     }
 
     /// Waits for the device. Returns the host values, and each segment's transfers and waits.
-    pub(super) fn finish(mut self) -> Result<(Vec<Option<Tensor>>, Vec<Caused>), RunError> {
+    pub(super) fn finish(self) -> Result<(Vec<Option<Tensor>>, Vec<Caused>), RunError> {
+        let (values, caused, _) = self.finish_with_buffers()?;
+        Ok((values, caused))
+    }
+
+    /// As [`Runner::finish`], and returns the buffers for another run.
+    #[allow(clippy::type_complexity, reason = "three lists of one run")]
+    pub(super) fn finish_with_buffers(
+        mut self,
+    ) -> Result<(Vec<Option<Tensor>>, Vec<Caused>, Vec<Buffer>), RunError> {
         let last = self.flight.last;
         if self.flight.stream.is_some() {
             self.caused[last].synchronized = true;
         }
         self.flight.land().map_err(|source| self.device_error(last, source))?;
-        Ok((self.values.into_host(), self.caused))
+        let (values, buffers) = self.values.into_parts();
+        Ok((values, self.caused, buffers))
     }
 
     fn fallback(&mut self, position: usize, ops: &[Op]) -> Result<(), RunError> {
         let module = self.program.module();
+        let segment = &self.partition.segments[position];
         for &op in ops {
             let operation = &module.ops[op];
+            let is_known = || operation.results.iter().all(|result| self.values.on_host(*result).is_some());
+            if self.residents.is_some_and(|residents| residents.skips_op(segment, op, is_known())) {
+                continue;
+            }
             for &operand in &operation.operands {
                 self.bring_for(position, operand)?;
             }

@@ -6,6 +6,7 @@ use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Entity, Program, SymbolValues, Tensor, Value};
 
 use super::record::describe;
+use super::residents::Residents;
 use super::{Machine, RunError};
 use crate::device::{Buffer, DeviceError};
 
@@ -61,6 +62,21 @@ impl<'a> Values<'a> {
             retired: Vec::new(),
             waited: false,
         }
+    }
+
+    /// Adds the values that stay the same in every call.
+    pub(super) fn reside(&mut self, residents: &'a Residents) {
+        for (value, tensor) in residents.on_host() {
+            self.inputs[value.index()] = Some(tensor);
+        }
+        for (value, buffer) in residents.on_device() {
+            self.device[value.index()] = Some(Arc::clone(buffer));
+        }
+    }
+
+    /// Uses these buffers before allocating others.
+    pub(super) fn reuse(&mut self, buffers: Vec<Buffer>) {
+        self.retired.extend(buffers);
     }
 
     /// The value on the host, if present.
@@ -245,9 +261,11 @@ impl<'a> Values<'a> {
         Ok(true)
     }
 
-    /// The values on the host, by value index.
-    pub(super) fn into_host(self) -> Vec<Option<Tensor>> {
-        self.host
+    /// The values on the host, by value index, and the buffers that nothing else holds.
+    pub(super) fn into_parts(self) -> (Vec<Option<Tensor>>, Vec<Buffer>) {
+        let mut buffers = self.retired;
+        buffers.extend(self.device.into_iter().flatten().filter_map(Arc::into_inner));
+        (self.host, buffers)
     }
 
     /// Checks that a kernel's operand has its value's type.

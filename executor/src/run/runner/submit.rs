@@ -5,7 +5,7 @@ use fourfold_scheduler::Plan;
 
 use super::Runner;
 use crate::device::{Buffer, DeviceError, Stream};
-use crate::run::call::{Call, Work, unprepared};
+use crate::run::call::{Call, unprepared};
 use crate::run::launch::{Launch, Unready};
 use crate::run::record::{LaunchPlace, LaunchRecord};
 use crate::run::{Machine, RunError, RunReason};
@@ -54,15 +54,12 @@ impl<'a> Runner<'a> {
         // SAFETY: as for preparing. It is launched once. `Flight` keeps it until the stream has been synchronized,
         // and the machine, which is borrowed for longer, keeps its kernel loaded.
         unsafe { launch.launch(stream) }.map_err(failed)?;
-        let kernel = match &call.work {
-            Work::Kernel { kernel, .. } => Some(kernel).filter(|kernel| kernel.finds_emulation_faults()),
-            _ => None,
-        };
-        if let Some(kernel) = kernel {
+        let finds_faults = launch.finds_faults();
+        if finds_faults {
             stream.synchronize().map_err(failed)?;
-            // SAFETY: the context is current, and the kernel's only launch has ended.
-            if let Some(status) = unsafe { kernel.emulation_fault() } {
-                return Err(failed(DeviceError::Emulation { status }));
+            // SAFETY: the context is current, and the call's only launch has ended. Its workspace is not yet retired.
+            if let Some(fault) = unsafe { launch.fault() } {
+                return Err(failed(fault));
             }
         }
         let measured = start.map(|start| {
@@ -71,7 +68,7 @@ impl<'a> Runner<'a> {
             Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
         });
         let measured = measured.transpose().map_err(failed);
-        self.caused[position].synchronized |= self.options.locate || kernel.is_some();
+        self.caused[position].synchronized |= self.options.locate || finds_faults;
         self.flight.take_off(stream, launch, position);
         Ok(Ok(measured?))
     }
