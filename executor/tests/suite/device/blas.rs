@@ -88,13 +88,13 @@ fn named(path: &Path) -> Environment {
 }
 
 /// The stand-in library on a device of the stand-in driver. On drop, everything must have been destroyed.
-struct Setup {
-    device: Device,
-    _stand_in: StandIn,
+pub struct Setup {
+    pub device: Device,
+    pub _stand_in: StandIn,
 }
 
 impl Setup {
-    fn new() -> Setup {
+    pub fn new() -> Setup {
         let stand_in = StandIn::new();
         for setting in SETTINGS {
             set(setting, 0);
@@ -102,7 +102,7 @@ impl Setup {
         Setup { device: Device::open(0).unwrap(), _stand_in: stand_in }
     }
 
-    fn blas(&self) -> Blas {
+    pub fn blas(&self) -> Blas {
         Blas::load_from(&self.device, &named(&BLAS.path)).unwrap()
     }
 }

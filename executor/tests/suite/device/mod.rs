@@ -17,5 +17,8 @@ mod pending;
 pub(crate) mod placed;
 mod programs;
 mod roles;
+mod sessions;
 mod several;
 pub(crate) mod stand_in;
+mod tier;
+mod whole;
