@@ -77,8 +77,6 @@ struct Context {
     shared: Vec<[String; 3]>,
     phases: Vec<Phase>,
     once: Option<Phase>,
-    /// True if an empty problem still has outputs.
-    writes_empty: bool,
     kept: Vec<Kept>,
     row_outputs: Vec<OutputText>,
     /// The tensors that are stored as vectors.
@@ -209,7 +207,6 @@ fn context(spec: &RowSpec) -> Context {
         row_outputs: self::outputs(program, &all_phases),
         vector_outputs: vector_outputs(program),
         outputs_count: outputs.len(),
-        writes_empty: once.is_some(),
         once,
         phases,
         operands,
