@@ -23,8 +23,8 @@ pub struct Configuration {
     pub threads: u32,
     /// Threads per row, a power of two of at least 32.
     pub row_threads: u32,
-    /// Consecutive elements per thread and turn: a power of two from 8 to 32, and a multiple of the elements per scale of
-    /// every quantized output.
+    /// Consecutive elements per thread and turn: a power of two from 8 to 32, and a multiple of the elements per
+    /// scale of every quantized output.
     pub values: u32,
     /// Turns per thread whose elements stay in registers.
     pub turns: u32,
@@ -89,8 +89,8 @@ impl RowSpec {
 
     /// The roles of a call: the operands `x0`, .., then the outputs, codes before their scales.
     ///
-    /// An operand or output is `[K]`, `[L, M]` or `[L, M, K]` by its shape, and a scalar has one element. An operand that
-    /// repeats rows is `[P0, K]` or `[P0]`. Codes of a value of shape row are `[K]`; all other codes are `[L, M, K]`.
+    /// An operand or output is `[K]`, `[L, M]` or `[L, M, K]` by its shape, and a scalar has one element. An operand
+    /// that repeats rows is `[P0, K]` or `[P0]`. Codes of a value of shape row are `[K]`; all others are `[L, M, K]`.
     pub fn interface(&self) -> Interface {
         interface::interface(&self.program)
     }

@@ -165,7 +165,8 @@ fn quantized(
     let scale = format!("static_cast<uint8_t *>(p.outputs[{scales}])[{place}]");
     let codes = format!(
         "{ty} o{position};\n{blocks}\n        auto const codes = {block_codes};\n#pragma unroll\n        \
-         for (int i = 0; i < {words}; ++i) {{\n          o{position}.words[sub * {words} + i] = codes.words[i];\n        }}\n        \
+         for (int i = 0; i < {words}; ++i) {{\n          \
+         o{position}.words[sub * {words} + i] = codes.words[i];\n        }}\n        \
          {scale} = static_cast<uint8_t>(codes.scale);\n      }}\n      "
     );
     let to = format!("static_cast<uint8_t *>(p.outputs[{at}]) + {}", bytes("(start + column)", bits));

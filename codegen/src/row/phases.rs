@@ -122,12 +122,11 @@ impl Needs {
     fn add(&mut self, program: &RowProgram, value: RowRef) {
         let mut open = vec![value];
         while let Some(value) = open.pop() {
-            let is_scales = matches!(program.shape(value), RowShape::Scales { .. });
+            let is_read =
+                is_element(program, value) || matches!(program.shape(value), RowShape::Scales { .. });
             match value {
-                RowRef::Operand(operand) if is_scales || is_element(program, value) => {
-                    if !self.operands.contains(&operand) {
-                        self.operands.push(operand);
-                    }
+                RowRef::Operand(operand) if is_read && !self.operands.contains(&operand) => {
+                    self.operands.push(operand);
                 }
                 RowRef::Step(step) if is_element(program, value) && !self.steps[step] => {
                     self.steps[step] = true;

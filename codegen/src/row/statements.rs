@@ -114,7 +114,7 @@ fn binary(program: &RowProgram, position: usize, kind: BinaryKind, operands: [St
         let way = if step.element == ElementType::F32 { "quotient" } else { "estimate" };
         return format!("{}.{way}({left})", divisor(step.operands[1]));
     }
-    let function = function(kind).unwrap_or("powf");
+    let function = function(kind).unwrap_or("op_pow");
     format!("{function}({left}, {right})")
 }
 

@@ -77,8 +77,6 @@ struct Context {
     shared: Vec<[String; 3]>,
     phases: Vec<Phase>,
     once: Option<Phase>,
-    /// The condition under which nothing is launched, as an expression.
-    empty: &'static str,
     kept: Vec<Kept>,
     row_outputs: Vec<OutputText>,
     /// The tensors that are stored as vectors.
@@ -209,8 +207,6 @@ fn context(spec: &RowSpec) -> Context {
         row_outputs: self::outputs(program, &all_phases),
         vector_outputs: vector_outputs(program),
         outputs_count: outputs.len(),
-        // Some outputs do not depend on L and M.
-        empty: if once.is_some() { "false" } else { "problem.l == 0 || problem.m == 0" },
         once,
         phases,
         operands,

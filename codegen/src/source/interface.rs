@@ -111,6 +111,8 @@ struct View<'a> {
     named_operands: Vec<&'a str>,
     named_scalars: Vec<&'a str>,
     numbered_operands: usize,
+    /// True if a row kernel writes a tensor that has elements even if there are no rows.
+    writes_empty: bool,
     metadata: String,
 }
 
@@ -135,6 +137,7 @@ const PRODUCT_SCALARS: [&str; 2] = ["alpha", "beta"];
 impl Serialize for Interface {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let multiplies = self.extents.contains(&"N");
+        let is_shared = |role: &Role| role.extents.as_ref().is_some_and(|extents| !extents.contains(&"L"));
         let named: Vec<&str> =
             self.operands.iter().filter(|role| role.number().is_none()).map(|role| &*role.name).collect();
         View {
@@ -145,6 +148,7 @@ impl Serialize for Interface {
             named_operands: if multiplies { PRODUCT_OPERANDS.to_vec() } else { named },
             named_scalars: if multiplies { PRODUCT_SCALARS.to_vec() } else { self.scalars.clone() },
             numbered_operands: self.operands.iter().filter(|role| role.number().is_some()).count(),
+            writes_empty: !multiplies && self.extents.contains(&"L") && self.outputs.iter().any(is_shared),
             metadata: self.metadata(),
         }
         .serialize(serializer)

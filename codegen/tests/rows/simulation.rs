@@ -13,7 +13,8 @@ use super::{programs, spec};
 /// The bytes before and after each output that nothing may write.
 const GUARD: usize = 64;
 
-/// An even number of rows, since an FP4 column has pairs: rows in registers, rows that are longer, rows of one element, rows at odd addresses, and no rows.
+/// Rows in registers, rows that are longer, rows of one element, rows at odd addresses, and no rows. Their number is
+/// even, since an FP4 column has pairs.
 fn extents(multiple: usize, repeats: bool) -> Vec<Extents> {
     let of = |l, m, k, is_aligned| Extents { l, m, k, is_aligned };
     let mut all = vec![
@@ -55,7 +56,8 @@ fn message(call: &Call, is_aligned: bool) -> Vec<u8> {
     bytes
 }
 
-/// Compares an output. All NaNs are equal. Functions may differ by 4 ulp of f32, which is at most one of a shorter type.
+/// Compares an output. All NaNs are equal. Functions may differ by 4 ulp of f32, which is at most one ulp of a shorter
+/// type.
 #[track_caller]
 fn check(found: &[u8], expected: &Tensor, what: &str) {
     let element = expected.element;

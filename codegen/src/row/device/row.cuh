@@ -45,6 +45,9 @@ __device__ __forceinline__ uint32_t neg_{{ element }}x2(uint32_t a) { return a ^
 __device__ __forceinline__ uint32_t abs_{{ element }}x2(uint32_t a) { return a & 0x7FFF7FFFu; }
 {% endfor %}
 
+// pow(1, y) and pow(x, 0) are 1 even for NaN.
+__device__ __forceinline__ float op_pow(float a, float b) { return a == 1.0f || b == 0.0f ? 1.0f : powf(a, b); }
+
 // A divisor of many numbers. Quotients are correctly rounded: the first estimate is within 2 ulp, the second within 1 ulp,
 // and the remainder of the third is exact.
 struct Divisor {
