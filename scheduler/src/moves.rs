@@ -16,8 +16,8 @@ const BLOCKED_ALIGNMENT: u32 = 16;
 /// The bytes of an index of `gather`.
 const INDEX_BYTES: u32 = 4;
 
-/// The plan of a move: a kernel, or a view if no byte changes. `None` if the op is no move, or if it exceeds the limits of
-/// the kernels.
+/// The plan of a move: a kernel, or a view if no byte changes. `None` if the op is no move, or if it exceeds the limits
+/// of the kernels.
 pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) -> Option<Plan> {
     let module = program.module();
     let operation = &module.ops[op];

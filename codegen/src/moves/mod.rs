@@ -48,8 +48,8 @@ impl MoveSpec {
         self.program.signature()
     }
 
-    /// The roles of a call: the operands `x0`, .., then the result `y0`. The kernel reports every size in bytes, because
-    /// kernels depend on the width of elements only.
+    /// The roles of a call: the operands `x0`, .., then the result `y0`. The kernel reports every size in bytes,
+    /// because kernels depend on the width of elements only.
     pub fn interface(&self) -> Interface {
         let element = match self.unit() {
             1 => ElementType::I1,

@@ -123,7 +123,8 @@ fn axes_that_move_together_are_one() {
 #[test]
 fn moves_that_change_no_byte_are_views() {
     expect_plans(
-        "%x: tensor<[1, M, 1, 64], bf16>, %c: tensor<[M, 2*K], f4E2M1FN>, %n: tensor<[M, 4], f8E4M3FN>, %o: tensor<[0, 64], bf16>, %p: tensor<[5, 64], bf16>) {
+        "%x: tensor<[1, M, 1, 64], bf16>, %c: tensor<[M, 2*K], f4E2M1FN>, %n: tensor<[M, 4], f8E4M3FN>,
+    %o: tensor<[0, 64], bf16>, %p: tensor<[5, 64], bf16>) {
   %a = transpose %x {permutation = [1, 0, 3, 2]} : tensor<[M, 1, 64, 1], bf16>
   %b = broadcast %x : tensor<[1, 1, M, 1, 64], bf16>
   %d = slice %x {axes = [3], ends = [64], starts = [0], steps = [1]} : tensor<[1, M, 1, 64], bf16>
@@ -169,7 +170,9 @@ fn slices_and_repeats_are_strides() {
 #[test]
 fn other_moves_are_rows() {
     expect_plans(
-        "%x: tensor<[2, M, 8], bf16>, %y: tensor<[2, 3*M, 8], bf16>, %i: tensor<[B, 5], i32>, %c: tensor<[9, 32], f4E2M1FN>, %s: tensor<[3, M, 8], f8E8M0FNU, linear>, %b: tensor<[M, 8], f8E4M3FN, blocked>) {
+        "%x: tensor<[2, M, 8], bf16>, %y: tensor<[2, 3*M, 8], bf16>, %i: tensor<[B, 5], i32>,
+    %c: tensor<[9, 32], f4E2M1FN>, %s: tensor<[3, M, 8], f8E8M0FNU, linear>,
+    %b: tensor<[M, 8], f8E4M3FN, blocked>) {
   %a = pad %x {axes = [2], high = [1], low = [2], value = 0} : tensor<[2, M, 11], bf16>
   %d = pad %x {axes = [0], high = [0], low = [1], value = -1} : tensor<[3, M, 8], bf16>
   %e = pad %c {axes = [1], high = [2], low = [4], value = 1} : tensor<[9, 38], f4E2M1FN>

@@ -4,8 +4,8 @@ use fourfold_ir::{Dim, Op, ScaleLayout, Value};
 
 use super::Constraint;
 
-/// The plan of a kernel that copies elements bit for bit: `transpose`, `broadcast`, `slice`, `pad`, `concat`, `gather` or
-/// `swizzle_scales`.
+/// The plan of a kernel that copies elements bit for bit: `transpose`, `broadcast`, `slice`, `pad`, `concat`, `gather`
+/// or `swizzle_scales`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MovePlan {
     /// The op.
@@ -24,8 +24,8 @@ pub struct MovePlan {
 
 /// A copy, independent of names and extents. Equal copies have equal kernels.
 ///
-/// Extents, strides and offsets are numbers of a call, so one kernel serves every op of its kind. Units are elements of
-/// `bits` bits, or bytes where the program states no width. FP4 is moved in bytes.
+/// Extents, strides and offsets are numbers of a call, so one kernel serves every op of its kind. Units are elements
+/// of `bits` bits, or bytes where the program states no width. FP4 is moved in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MoveProgram {
     /// `transpose`, `broadcast` and `slice` to a result `[D0, .., D5]`.

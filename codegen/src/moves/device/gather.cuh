@@ -59,7 +59,8 @@ __device__ __forceinline__ void move(Parameters const &p) {
       if (!check_index(p, index, place.position)) {
         return false;
       }
-      packet = read<kBytes>(p.from + (place.outer * p.extent + static_cast<uint64_t>(index)) * p.slice_bytes + place.within);
+      uint64_t const slice = place.outer * p.extent + static_cast<uint64_t>(index);
+      packet = read<kBytes>(p.from + slice * p.slice_bytes + place.within);
       return true;
     });
   });

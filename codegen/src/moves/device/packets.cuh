@@ -1,4 +1,4 @@
-// A divisor of numbers below 2^63. The reciprocal is 2^(63 + shift) / value, rounded up, with 2^shift at least the value.
+// A divisor of numbers below 2^63. The reciprocal is 2^(63 + shift) / value, rounded up; 2^shift is at least the value.
 struct Divisor {
   uint64_t value, reciprocal;
   uint32_t shift;
@@ -20,7 +20,8 @@ FOURFOLD_BOTH inline uint64_t divide(uint64_t &number, Divisor const &by) {
 #ifdef __CUDA_ARCH__
   uint64_t const quotient = __umul64hi(number << 1, by.reciprocal) >> by.shift;
 #else
-  uint64_t const quotient = static_cast<uint64_t>(static_cast<unsigned __int128>(number << 1) * by.reciprocal >> 64) >> by.shift;
+  unsigned __int128 const product = static_cast<unsigned __int128>(number << 1) * by.reciprocal;
+  uint64_t const quotient = static_cast<uint64_t>(product >> 64) >> by.shift;
 #endif
   number -= quotient * by.value;
   return quotient;

@@ -77,33 +77,36 @@ __device__ __forceinline__ void move_packets(Parameters const &p) {
   }
 }
 
-// Transposes one tile. Chunks of 16 bytes of a row are permuted by the row's group of kUnits rows, so that neither writes
-// of chunks nor reads of columns conflict.
-__device__ __forceinline__ void move_wide_tile(uint8_t const *from, uint8_t *to, uint64_t rows, uint64_t columns, Parameters const &p, uint8_t *shared) {
+// Transposes one tile. Chunks of 16 bytes of a row are permuted by the row's group of kUnits rows, so that neither
+// writes of chunks nor reads of columns conflict.
+__device__ __forceinline__ void move_wide_tile(uint8_t const *from, uint8_t *to, uint64_t rows, uint64_t columns,
+                                               Parameters const &p, uint8_t *shared) {
+  int const thread = static_cast<int>(threadIdx.x);
   constexpr int kChunks = kTileRows * kWidePitch / 16 / kThreads;
   Packet<16> held[kChunks] = {};
 #pragma unroll
   for (int turn = 0; turn < kChunks; ++turn) {
-    int const at = turn * kThreads + static_cast<int>(threadIdx.x), row = at / 8, chunk = at % 8;
+    int const at = turn * kThreads + thread, row = at / 8, chunk = at % 8;
     if (row < rows && chunk * kUnits < columns) {
       held[turn] = read<16>(from + row * p.row_stride + chunk * 16);
     }
   }
 #pragma unroll
   for (int turn = 0; turn < kChunks; ++turn) {
-    int const at = turn * kThreads + static_cast<int>(threadIdx.x), row = at / 8, chunk = at % 8;
+    int const at = turn * kThreads + thread, row = at / 8, chunk = at % 8;
     write<16>(shared + row * kWidePitch + (chunk ^ row / kUnits % 8) * 16, held[turn]);
   }
   __syncthreads();
 #pragma unroll
   for (int turn = 0; turn < kChunks; ++turn) {
-    int const at = turn * kThreads + static_cast<int>(threadIdx.x), group = at % 8;
+    int const at = turn * kThreads + thread, group = at % 8;
     int const column = at / 8 % kTileColumns, row = (at / 8 / kTileColumns * 8 + group) * kUnits;
     if (column < columns && row < rows) {
       Gathered<16> gathered;
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
-        gathered.units[unit] = read<kUnit>(shared + (row + unit) * kWidePitch + (column / kUnits ^ group) * 16 + column % kUnits * kUnit);
+        int const at_column = (column / kUnits ^ group) * 16 + column % kUnits * kUnit;
+        gathered.units[unit] = read<kUnit>(shared + (row + unit) * kWidePitch + at_column);
       }
       write<16>(to + column * p.column_stride + row * kUnit, gathered.packet);
     }
@@ -111,29 +114,32 @@ __device__ __forceinline__ void move_wide_tile(uint8_t const *from, uint8_t *to,
 }
 
 // Transposes one tile of any extents and alignment, unit by unit.
-__device__ __forceinline__ void move_narrow_tile(uint8_t const *from, uint8_t *to, uint64_t rows, uint64_t columns, Parameters const &p, uint8_t *shared) {
+__device__ __forceinline__ void move_narrow_tile(uint8_t const *from, uint8_t *to, uint64_t rows, uint64_t columns,
+                                               Parameters const &p, uint8_t *shared) {
+  int const thread = static_cast<int>(threadIdx.x);
   constexpr int kCount = kTileRows * kTileColumns / kThreads, kStep = kCount < 8 ? kCount : 8;
   for (int first = 0; first < kCount; first += kStep) {
     Packet<kUnit> held[kStep] = {};
 #pragma unroll
     for (int turn = 0; turn < kStep; ++turn) {
-      int const at = (first + turn) * kThreads + static_cast<int>(threadIdx.x), row = at / kTileColumns, column = at % kTileColumns;
+      int const at = (first + turn) * kThreads + thread, row = at / kTileColumns, column = at % kTileColumns;
       if (row < rows && column < columns) {
         held[turn] = read<kUnit>(from + row * p.row_stride + column * kUnit);
       }
     }
 #pragma unroll
     for (int turn = 0; turn < kStep; ++turn) {
-      int const at = (first + turn) * kThreads + static_cast<int>(threadIdx.x), row = at / kTileColumns, column = at % kTileColumns;
+      int const at = (first + turn) * kThreads + thread, row = at / kTileColumns, column = at % kTileColumns;
       write<kUnit>(shared + row * kNarrowPitch + column * kUnit, held[turn]);
     }
   }
   __syncthreads();
 #pragma unroll 8
   for (int turn = 0; turn < kCount; ++turn) {
-    int const at = turn * kThreads + static_cast<int>(threadIdx.x), row = at % kTileRows, column = at / kTileRows;
+    int const at = turn * kThreads + thread, row = at % kTileRows, column = at / kTileRows;
     if (row < rows && column < columns) {
-      write<kUnit>(to + column * p.column_stride + row * kUnit, read<kUnit>(shared + row * kNarrowPitch + column * kUnit));
+      Packet<kUnit> const packet = read<kUnit>(shared + row * kNarrowPitch + column * kUnit);
+      write<kUnit>(to + column * p.column_stride + row * kUnit, packet);
     }
   }
 }
@@ -152,7 +158,7 @@ __device__ __forceinline__ void move(Parameters const &p) {
   uint64_t tile = blockIdx.x >> p.band_shift, to = 0;
   uint64_t band = divide(tile, p.column_tiles);
   uint64_t const number = divide(band, p.bands), column = tile * kTileColumns;
-  uint64_t const row = ((band << p.band_shift) + (blockIdx.x - (blockIdx.x >> p.band_shift << p.band_shift))) * kTileRows;
+  uint64_t const row = ((band << p.band_shift) + (blockIdx.x & ((1u << p.band_shift) - 1u))) * kTileRows;
   if (row >= p.rows) {
     return;
   }

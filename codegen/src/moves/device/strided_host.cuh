@@ -53,7 +53,8 @@ inline Parameters make_parameters(Problem const &problem, Pointers const &p) {
     ++contiguous;
   }
   Axis const last = axes[0];
-  bool const is_transposed = contiguous < count && last.from > kUnit && last.extent * kUnit >= kLeastTile && axes[contiguous].extent * kUnit >= kLeastTile;
+  bool const is_transposed = contiguous < count && last.from > kUnit && last.extent * kUnit >= kLeastTile &&
+                             axes[contiguous].extent * kUnit >= kLeastTile;
   if (is_transposed) {
     Axis const columns = axes[contiguous];
     result.rows = last.extent;
@@ -73,7 +74,8 @@ inline Parameters make_parameters(Problem const &problem, Pointers const &p) {
         axes[others++] = axes[axis];
       }
     }
-    uint64_t const row_tiles = (result.rows + kTileRows - 1) / kTileRows, column_tiles = (result.columns + kTileColumns - 1) / kTileColumns;
+    uint64_t const row_tiles = (result.rows + kTileRows - 1) / kTileRows;
+    uint64_t const column_tiles = (result.columns + kTileColumns - 1) / kTileColumns;
     // At most one of five tiles is empty.
     while (result.band_shift < 3 && (uint64_t{8} << result.band_shift) <= row_tiles) {
       ++result.band_shift;
