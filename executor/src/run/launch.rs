@@ -116,11 +116,10 @@ impl Launch {
     ///
     /// # Safety
     /// The context of the launches must be current, and none may be running. The workspace must still be valid.
-    pub(super) unsafe fn fault(&mut self) -> Option<DeviceError> {
+    pub(super) unsafe fn fault(&mut self) -> Option<Status> {
         let Launch::Kernel(prepared) = self else { return None };
         // SAFETY: the caller vouches for it.
-        let status = unsafe { prepared.kernel().emulation_fault() }?;
-        Some(DeviceError::Emulation { status })
+        unsafe { prepared.kernel().emulation_fault() }
     }
 }
 

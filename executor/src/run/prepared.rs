@@ -168,12 +168,11 @@ impl PreparedProgram {
         }
         let _current = self.device.enter()?;
         for step in &mut self.steps {
-            // SAFETY: the context is current; the caller vouches for the rest. Workspaces of such kernels are shared
-            // with nothing that is written later.
-            if let ReadyStep::Call(call) = step
-                && let Some(fault) = unsafe { call.launch.fault() }
-            {
-                return Err(fault);
+            let ReadyStep::Call(call) = step else { continue };
+            // SAFETY: the context is current; the caller vouches for the rest. Workspaces of such kernels share memory
+            // with nothing.
+            if let Some(status) = unsafe { call.launch.fault() } {
+                return Err(DeviceError::Emulation { status });
             }
         }
         Ok(())

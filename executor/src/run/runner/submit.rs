@@ -58,8 +58,8 @@ impl<'a> Runner<'a> {
         if finds_faults {
             stream.synchronize().map_err(failed)?;
             // SAFETY: the context is current, and the call's only launch has ended. Its workspace is not yet retired.
-            if let Some(fault) = unsafe { launch.fault() } {
-                return Err(failed(fault));
+            if let Some(status) = unsafe { launch.fault() } {
+                return Err(failed(DeviceError::Emulation { status }));
             }
         }
         let measured = start.map(|start| {
