@@ -78,7 +78,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "FOURFOLD_CUBLASLT",
         kind: "file or folder",
-        default: "cuBLASLt of the CUDA toolkit or of Python packages beside it, then of the system",
+        default: "cuBLASLt of CUDA toolkits, of Python packages beside them, or of the system's loader, in this order",
         meaning: "The cuBLASLt library that multiplies matrices in `mma`: libcublasLt.so.13 or libcublasLt.so.12",
     },
     Variable {

@@ -13,6 +13,7 @@
 //! - [`toolchain`] finds or installs nvcc and CUTLASS. [`environment`] lists every environment variable that is read.
 //! - [`build()`] compiles a generated kernel and verifies the binary. [`service`] builds each kernel once, and
 //!   [`cache`] stores kernels on disk.
+//! - [`blas`] multiplies matrices on the device, through the vendor's library.
 //! - [`kernel`] loads and queries kernels; [`device`] finds GPUs and manages memory, streams and graphs.
 //! - [`measure`] times one kernel on one problem and verifies its output.
 //! - [`run_tool`] runs external programs with limits.

@@ -43,6 +43,7 @@ mod geometry;
 mod grow;
 mod language;
 mod legality;
+mod mma;
 mod normalize;
 mod partition;
 mod plan;

@@ -49,7 +49,7 @@ pub enum BlasError {
     /// if K is 0.
     #[error("{name} is {extent}; expected 1 to {}", i32::MAX)]
     Extent {
-        /// The extent's name: `L`, `M`, `N`, `K` or `L * M`.
+        /// The extent's name: `L`, `M`, `N`, `K` or `L*M`.
         name: &'static str,
         /// Its value.
         extent: i64,

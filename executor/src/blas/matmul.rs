@@ -44,7 +44,7 @@ impl Extents {
             return Ok(Extents { l, m, n, k });
         }
         // Both are below 2³¹, so the product fits.
-        check("L * M", l * m)?;
+        check("L*M", l * m)?;
         Ok(Extents { l: 1, m: l * m, n, k })
     }
 }
@@ -72,8 +72,8 @@ unsafe impl Send for Matmul {}
 // SAFETY: as above.
 unsafe impl Sync for Matmul {}
 
-/// The descriptors of a product. In column-major terms, the row-major D is Dᵀ `[N, M]` = opA(B) · Aᵀ: the library's A
-/// is our B, transposed, and its B is our A.
+/// The descriptors of a product. The library's matrices are column-major, so the row-major D is its Dᵀ `[N, M]`. Its A is
+/// our B, which it transposes, and its B is our A.
 #[derive(Debug)]
 struct Objects {
     operation: Descriptor,

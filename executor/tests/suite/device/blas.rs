@@ -300,7 +300,7 @@ fn products_that_the_library_refuses_are_errors() {
         (MatmulProblem { m: -1, ..ok }, "M is -1; expected 1 to 2147483647"),
         (MatmulProblem { n: huge + 1, ..ok }, "N is 2147483648; expected 1 to 2147483647"),
         (MatmulProblem { l: 0, ..ok }, "L is 0; expected 1 to 2147483647"),
-        (MatmulProblem { m: huge, b_batched: false, ..ok }, "L * M is 4294967294; expected 1 to 2147483647"),
+        (MatmulProblem { m: huge, b_batched: false, ..ok }, "L*M is 4294967294; expected 1 to 2147483647"),
         (
             MatmulProblem { elements: [F16, F16, BF16], ..ok },
             "cuBLASLt does not compute mma of f16 and f16 with a result of bf16",
