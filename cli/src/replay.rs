@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use fourfold::kernels::planned_kernels;
-use fourfold::{Backend, CompileOptions, DeviceChoice, Event, Options, chain};
+use fourfold::{Backend, CompileOptions, DeviceChoice, Event, Options, Planned, chain};
 use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_executor::{SealedWriter, is_standard_stream, plan_memory};
 use fourfold_ir::bind::symbols_given;
@@ -26,9 +26,13 @@ pub fn explain(file: &Path, options: &Options) -> Result<Report, Error> {
     let loaded = load(file)?;
     let backend = Backend::new(options)?;
     let planned = plan(&backend, &loaded)?;
-    let mut report = Report::of_plan(&file.display().to_string(), &planned);
-    describe_kernels(&mut report, &planned_kernels(&planned, CutlassVersion::PINNED, backend.emulates()));
-    Ok(report)
+    Ok(explained(file, &backend, &planned))
+}
+
+fn explained(file: &Path, backend: &Backend, planned: &Planned) -> Report {
+    let mut report = Report::of_plan(&file.display().to_string(), planned);
+    describe_kernels(&mut report, &planned_kernels(planned, CutlassVersion::PINNED, backend.emulates()));
+    report
 }
 
 /// Plans like [`explain`], and plans the memory of intermediates for these extents of symbols. Other symbols have the
@@ -39,7 +43,8 @@ pub fn explain(file: &Path, options: &Options) -> Result<Report, Error> {
 /// see [`MemoryReport::reason`](crate::MemoryReport::reason).
 pub fn explain_memory(file: &Path, options: &Options, symbols: &[(String, u64)]) -> Result<Report, Error> {
     let loaded = load(file)?;
-    let planned = plan(&Backend::new(options)?, &loaded)?;
+    let backend = Backend::new(options)?;
+    let planned = plan(&backend, &loaded)?;
     let (program, partition) = (planned.program(), planned.partition());
     let module = program.module();
     let sampled = loaded.header.samples.first().map(|recipe| recipe.symbols.clone()).unwrap_or_default();
@@ -48,7 +53,7 @@ pub fn explain_memory(file: &Path, options: &Options, symbols: &[(String, u64)])
     let sampled = sampled.into_iter().filter(|(name, _)| !is_given(name) && known(name));
     let given: Vec<(String, u64)> = symbols.iter().cloned().chain(sampled).collect();
     let values = symbols_given(module, &given)?;
-    let mut report = explain(file, options)?;
+    let mut report = explained(file, &backend, &planned);
     for (symbol, name) in module.symbols.iter() {
         report.symbols.extend(values.get(symbol).map(|extent| (name.clone(), extent)));
     }

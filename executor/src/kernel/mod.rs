@@ -210,8 +210,8 @@ impl Kernel {
     /// `CUstream`, null for the default one) must belong to it. `addresses` must point to buffers as large as
     /// [`Kernel::query`] and the extents require. `workspace` must be the device address of `workspace_size` bytes,
     /// or null if that is 0. All of this memory must stay valid until the call is dropped or its addresses are
-    /// updated. A launch expects nothing of the workspace's content, so other work may use it between launches, but
-    /// not during one.
+    /// updated. Other work must not use the workspace during a launch. Between launches it may, unless the kernel finds
+    /// faults.
     pub unsafe fn prepare(
         &self,
         device: &Device,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fourfold_ir::bind::concrete_dims;
-use fourfold_ir::{Program, ScaleLayout, SymbolValues, Tensor, Value};
+use fourfold_ir::{Op, OpKind, Program, ScaleLayout, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{MmaPlan, OutputKind, Partition, Plan, Segment};
 
 use super::roles::Roles;
@@ -146,10 +146,13 @@ pub(super) fn admit<'a>(
     check_written(program, &partition.segments[position], plan, &roles)?;
     let written_bytes = sizes_of(program, &roles.written, symbols)?;
     let emulated = metadata.emulated;
+    let is_gather = |op: Op| matches!(program.module().ops[op].kind, OpKind::Gather { .. });
     let writes_nothing = written_bytes.iter().all(|bytes| *bytes == 0);
     let sizes_read = || sizes_of(program, &roles.reads().collect::<Vec<_>>(), symbols);
     let sums_nothing = || ["L", "M", "K"].iter().any(|name| metadata.extent(name, &extents) == Some(0));
     let work = match plan {
+        // The fallback checks indices even if they select nothing.
+        Plan::Move(plan) if writes_nothing && is_gather(plan.op) => Work::Fallback { emulated },
         Plan::Row(_) | Plan::Move(_) if writes_nothing => Work::Nothing { emulated },
         Plan::Row(_) if sums_nothing() => Work::Fallback { emulated },
         // An operand without elements has no address.

@@ -304,7 +304,7 @@ impl<'a, 'p> Builder<'a, 'p> {
                 self.alignments.push(Alignment { segment: position, value, bytes });
             }
         }
-        // A fault is reported through the workspace, after all launches.
+        // Faults are collected in the workspace, from the preparation until they are queried.
         let finds_faults = matches!(call.work, Work::Kernel { kernel, .. } if kernel.finds_faults());
         let workspace = self.lifetimes.workspace(position, call.workspace, step, finds_faults);
         self.steps.push(Step::Call(Box::new(PlacedCall { segment: position, call, workspace })));

@@ -106,7 +106,7 @@ impl MemoryPlan {
 pub(super) struct Lifetimes {
     parts: Vec<MemoryPart>,
     of_value: HashMap<Value, usize>,
-    /// The parts that are live until the end.
+    /// The parts that are live in every step.
     kept: Vec<usize>,
 }
 
@@ -129,7 +129,7 @@ impl Lifetimes {
         }
     }
 
-    /// Adds the workspace of a step's kernel, and returns its part. If `kept`, its content is read after the last step.
+    /// Adds the workspace of a step's kernel, and returns its part. If `kept`, its content lasts between launches.
     pub(super) fn workspace(&mut self, segment: usize, bytes: u64, step: usize, kept: bool) -> usize {
         let part = self.add(MemoryContent::Workspace { segment }, bytes, step);
         if kept {
@@ -149,7 +149,7 @@ impl Lifetimes {
     /// are live together with it.
     pub(super) fn assign(mut self, steps: usize) -> MemoryPlan {
         for part in self.kept {
-            self.parts[part].last = steps;
+            (self.parts[part].first, self.parts[part].last) = (0, steps);
         }
         let mut parts = self.parts;
         let mut order: Vec<usize> = (0..parts.len()).filter(|part| parts[*part].bytes > 0).collect();

@@ -169,11 +169,10 @@ impl PreparedProgram {
         }
         let _current = self.device.enter()?;
         for step in &mut self.steps {
-            // SAFETY: the context is current; the caller vouches for the rest. Workspaces of such kernels are shared
-            // with nothing that is written later.
-            if let ReadyStep::Call(call) = step
-                && let Some(status) = unsafe { call.launch.fault() }
-            {
+            let ReadyStep::Call(call) = step else { continue };
+            // SAFETY: the context is current; the caller vouches for the rest. Workspaces of such kernels share memory
+            // with nothing.
+            if let Some(status) = unsafe { call.launch.fault() } {
                 return Err(match status.code {
                     Status::INDEX => DeviceError::Launch { status },
                     _ => DeviceError::Emulation { status },

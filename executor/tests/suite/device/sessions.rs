@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 
 use fourfold_executor::device::{Buffer, Device, DeviceError};
-use fourfold_executor::{DeviceTensor, Machine, Ran, Session, SessionError, SessionInput, SessionRun};
+use fourfold_executor::{
+    DeviceTensor, Machine, MemoryContent, Ran, Session, SessionError, SessionInput, SessionRun,
+};
 use fourfold_ir::{ElementType, Tensor};
 
 use super::blas::Setup;
-use super::fixture::Fixture;
+use super::fixture::{Between, EMULATED, Fixture, layers};
 use super::stand_in::{Counter, StandIn};
 use super::tier::tier;
 
@@ -318,6 +320,37 @@ fn sessions_run_at_the_same_time_on_one_device() {
         }
     });
     assert_eq!(stand_in.count(Counter::Memories), 0);
+}
+
+#[test]
+fn a_fault_of_the_emulation_is_an_error_of_the_call() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(1).unwrap();
+    for fault in ["EMULATION_FAULT=0", "EMULATION_FAULT=3"] {
+        let fixture = layers(37, 64, Between::Nothing)
+            .with_kernel(0, &["RELU", EMULATED[0], EMULATED[1]])
+            .with_kernel(1, &["WORKSPACE=300", EMULATED[0], EMULATED[1], fault]);
+        let mut session = fixture.session(&device);
+        // A workspace in which faults are collected shares memory with nothing.
+        let plan = session.prepare(&fixture.symbols()).unwrap().memory().clone();
+        let workspace = MemoryContent::Workspace { segment: 1 };
+        let part = plan.parts.iter().find(|part| part.content == workspace).unwrap();
+        assert_eq!((part.first, part.last), (0, 2));
+        let inputs = ["x", "sx"].map(|name| SessionInput::from(&fixture.tensors[name]));
+        for _ in 0..2 {
+            match session.run(&inputs, &[]) {
+                Ok(run) => {
+                    assert_eq!((fault, run.refused.clone()), ("EMULATION_FAULT=0", None));
+                    fixture.check_outputs(&run);
+                }
+                Err(error) => {
+                    assert_eq!(fault, "EMULATION_FAULT=3");
+                    let of_emulation = matches!(error, SessionError::Device(DeviceError::Emulation { .. }));
+                    assert!(of_emulation, "{error}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
