@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fourfold_codegen::cutlass::CutlassVersion;
+use fourfold_executor::blas::Blas;
 use fourfold_executor::cache::CacheKey;
 use fourfold_executor::device::{Device, DeviceError, Gpu};
 use fourfold_executor::service::{Built, CompileService, Event, Listener, Outcome, Request, Wait};
@@ -12,6 +13,7 @@ use fourfold_executor::{
     SegmentRun,
 };
 use fourfold_ir::{Bound, SymbolValues, Tensor, bind};
+use fourfold_scheduler::Plan;
 
 use crate::backend::{Backend, Execution, Planned};
 use crate::compile_options::{CompileOptions, Supply};
@@ -162,7 +164,7 @@ impl Backend {
             };
             compiled.kernels.insert(kernel.segment, kernel_of_segment);
         }
-        compiled.device = place.ok().map(|(device, _)| device);
+        compiled.take_place(&place);
         compiled.supply = Some(supply);
         compiled
     }
@@ -249,6 +251,23 @@ impl Compiled {
             self.kernels.insert(planned.segment, kernel);
             self.built.push(BuiltKernel::new(planned.clone(), &outcome, service));
             self._kept.extend(outcome);
+        }
+        self.take_place(place);
+    }
+
+    /// Keeps the device, and loads the matrix library for it if the program has plain products.
+    fn take_place(&mut self, place: &Place) {
+        let products = self.planned.partition().plans().filter(|(_, plan)| matches!(plan, Plan::Mma(_)));
+        let products: Vec<usize> = products.map(|(segment, _)| segment).collect();
+        if !products.is_empty() {
+            let library = match place {
+                Ok((device, _)) => match Blas::load(device) {
+                    Ok(blas) => SegmentKernel::Library(blas),
+                    Err(error) => SegmentKernel::Unavailable(RunReason::from(&error)),
+                },
+                Err(reason) => SegmentKernel::Unavailable(reason.clone()),
+            };
+            self.kernels.extend(products.into_iter().map(|segment| (segment, library.clone())));
         }
         self.device = place.as_ref().ok().map(|(device, _)| device.clone());
     }
@@ -342,11 +361,11 @@ impl Compiled {
         self.device.as_ref()
     }
 
-    /// Prepares the launches of a program made of kernel segments only, for a host with its own device memory and
+    /// Prepares the launches of a program without fallback segments, for a host with its own device memory and
     /// stream. Inputs and outputs are each a [`Value`](fourfold_ir::Value) of [`Planned::program`].
     ///
     /// # Errors
-    /// When a segment is not a kernel segment, or its kernel cannot run on this machine with these extents.
+    /// When a segment runs on the fallback, or its kernel cannot run on this machine with these extents.
     ///
     /// ```
     /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options, ir::SymbolValues};

@@ -1,8 +1,8 @@
 //! Errors of planning, compiling and running, each attributed to a [`Fault`].
 
-use fourfold_executor::RunError;
 use fourfold_executor::device::DeviceError;
 use fourfold_executor::fallback::FallbackError;
+use fourfold_executor::{RunError, SessionError};
 use fourfold_ir::{BindError, Diagnostic};
 use serde::Serialize;
 
@@ -85,6 +85,9 @@ pub enum Error {
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The tensors of a session do not fit the program.
+    #[error(transparent)]
+    Session(SessionError),
     /// The partition failed the independent checker.
     #[error("bug: the partition is invalid: {0}; please report the program")]
     Partition(String),
@@ -104,7 +107,9 @@ impl Error {
             Error::Device(_) => Fault::Device,
             Error::Run(error) => run_fault(error),
             Error::Partition(_) => Fault::Bug,
-            Error::Module { .. } | Error::Bind(_) | Error::Unclaimed { .. } => Fault::InvalidInput,
+            Error::Module { .. } | Error::Bind(_) | Error::Unclaimed { .. } | Error::Session(_) => {
+                Fault::InvalidInput
+            }
         }
     }
 }

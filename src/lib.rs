@@ -11,6 +11,7 @@
 //!   [`Backend::compile_in_background`] does not wait for them.
 //! - [`Compiled::run`] runs the whole program on host tensors. The result lists each segment, and the reason if it ran
 //!   on the fallback.
+//! - [`Compiled::session`] runs the program repeatedly with resident params, on host or device tensors.
 //! - [`Compiled::run_segment`] runs one segment, for hosts that keep the other ops ([`Claim::KernelsOnly`]).
 //! - [`Compiled::prepare`] and [`Compiled::prepare_segment`] build launches on the host's device memory and stream.
 //! - [`kernels`] exposes configurations, sources and builds of single kernels.
@@ -61,6 +62,7 @@ mod compile_options;
 mod compiled;
 mod error;
 pub mod kernels;
+mod session;
 
 pub use backend::{
     Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution,
@@ -74,9 +76,13 @@ pub use fourfold_executor as executor;
 pub use fourfold_executor::chain;
 pub use fourfold_executor::device::{Device, DeviceError, Stream};
 pub use fourfold_executor::service::{Event, Wait};
-pub use fourfold_executor::{Preparation, PreparedProgram, Refused, Run, RunOptions, SegmentRun};
+pub use fourfold_executor::{
+    DeviceTensor, Preparation, PreparedProgram, Refused, Run, RunOptions, SegmentRun, SessionError,
+    SessionInput, SessionRun,
+};
 pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
+pub use session::Session;
 
 #[cfg(test)]
 mod tests {
@@ -92,5 +98,11 @@ mod tests {
         check::<Planned>();
         check::<Compiled>();
         check::<Error>();
+    }
+
+    #[test]
+    fn a_session_may_be_moved_to_another_thread() {
+        fn check<T: Send>() {}
+        check::<Session<'_>>();
     }
 }

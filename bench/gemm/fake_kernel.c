@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 typedef struct { int32_t sm_count, max_active_clusters; } Device;
-typedef struct { int64_t values[8]; uint32_t count; } Extents;
+typedef struct { int64_t values[16]; uint32_t count; } Extents;
 typedef struct { uint64_t workspace, operands[32], outputs[8]; } Requirements;
 typedef struct {
   void const *operands[32];
@@ -37,7 +37,7 @@ static float scale_value(uint8_t const *scales, int64_t row, int64_t group, int6
 
 static uint64_t scale_bytes(int64_t rows, int64_t k) { return (rows + 127) / 128 * ((k / 16 + 3) / 4) * 512; }
 
-uint32_t fourfold_abi_version(void) { return 5; }
+uint32_t fourfold_abi_version(void) { return 6; }
 
 char const *fourfold_metadata(void) { 
   return "{\"kernel\":\"fake\",\"target\":\"host\",\"extents\":[\"L\",\"M\",\"N\",\"K\"],\"operands\":[{\"role\":\"a\"},"

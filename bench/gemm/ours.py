@@ -18,8 +18,8 @@ from device_code import Unavailable
 PROGRAM = Path(__file__).with_name("gemm.fir")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-ABI_VERSION = 5
-MAX_EXTENTS, MAX_OPERANDS, MAX_SCALARS, MAX_OUTPUTS = 8, 32, 8, 8
+ABI_VERSION = 6
+MAX_EXTENTS, MAX_OPERANDS, MAX_SCALARS, MAX_OUTPUTS = 16, 32, 8, 8
 
 OUTPUT_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use fourfold::{Backend, CacheChoice, CompileOptions, DeviceChoice, Options, chain};
 use fourfold_codegen::{EMULATED_TARGETS, EMULATOR, TARGETS, Target, capabilities};
+use fourfold_executor::blas::Blas;
 use fourfold_executor::cache::{CacheOptions, check_tier, human_size, shown_place};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::environment::{Environment, VARIABLES};
@@ -189,6 +190,7 @@ pub(crate) fn look(options: &ToolchainOptions, environment: &Environment, verify
     findings.push(kernels);
     findings.extend(unusable_tiers(environment));
     findings.push(driver.clone());
+    findings.push(matrix_library(environment));
     findings.extend(chosen_device(environment, &gpus));
     let devices = match gpus.is_empty() {
         true => vec![format!("{}: kernels are built and run on the CPU", driver.detail)],
@@ -369,6 +371,17 @@ fn gpus(environment: &Environment) -> (Vec<Gpu>, FindingReport) {
             }
         },
     }
+}
+
+/// Returns the finding on the library that multiplies matrices in `mma`. No kernel needs it.
+fn matrix_library(environment: &Environment) -> FindingReport {
+    let (state, detail, remedy) = match Blas::find(environment) {
+        Ok((path, version)) => (FindingState::Ok, format!("{version}, {}", path.display()), None),
+        Err(error) => {
+            (FindingState::Note, format!("{error}; mma runs on the CPU"), Some(error.remedy().to_owned()))
+        }
+    };
+    FindingReport { name: "cuBLASLt".to_owned(), state: state.name(), detail, remedy }
 }
 
 /// Returns a finding if `FOURFOLD_DEVICE` selects a GPU that is not usable.

@@ -70,6 +70,6 @@ mod version;
 pub use error::{BundleError, Error, exit_code, fault_of_file};
 pub use header::{ExpectedCodes, Header};
 pub use report::{
-    DecisionReport, LeftOut, LeftOutFile, OffDevice, OutputReport, Report, ResourceReport, SegmentReport,
-    Summary, VerifyLaunch, VerifyReport, VerifyRow, WorstReport, kernel_name,
+    DecisionReport, LeftOut, LeftOutFile, MemoryPartReport, MemoryReport, OffDevice, OutputReport, Report,
+    ResourceReport, SegmentReport, Summary, VerifyLaunch, VerifyReport, VerifyRow, WorstReport, kernel_name,
 };

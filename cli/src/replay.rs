@@ -5,7 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use fourfold::kernels::planned_kernels;
 use fourfold::{Backend, CompileOptions, DeviceChoice, Event, Options, chain};
 use fourfold_codegen::cutlass::CutlassVersion;
-use fourfold_executor::{SealedWriter, is_standard_stream};
+use fourfold_executor::{SealedWriter, is_standard_stream, plan_memory};
+use fourfold_ir::bind::symbols_given;
 use fourfold_ir::sample::{Recipe, Rule};
 
 use crate::bundle::{self, Bundle, BundleOptions};
@@ -13,7 +14,7 @@ use crate::error::{BundleError, Error};
 use crate::expectations::Scope;
 pub use crate::load::{Loaded, load};
 use crate::load::{data_inputs, sampled_inputs, sources_of, with_symbols};
-use crate::report::Report;
+use crate::report::{MemoryReport, Report};
 pub use crate::run::{ReplayOptions, plan};
 use crate::run::{Stages, describe_kernels, replay_compiled, run_stages};
 
@@ -27,6 +28,31 @@ pub fn explain(file: &Path, options: &Options) -> Result<Report, Error> {
     let planned = plan(&backend, &loaded)?;
     let mut report = Report::of_plan(&file.display().to_string(), &planned);
     describe_kernels(&mut report, &planned_kernels(&planned, CutlassVersion::PINNED, backend.emulates()));
+    Ok(report)
+}
+
+/// Plans like [`explain`], and plans the memory of intermediates for these extents of symbols. Other symbols have the
+/// extents of the program's first `; sample:` line.
+///
+/// # Errors
+/// Fails like [`explain`], or if a symbol is unknown or has no extent. A program that cannot be prepared is no error:
+/// see [`MemoryReport::reason`](crate::MemoryReport::reason).
+pub fn explain_memory(file: &Path, options: &Options, symbols: &[(String, u64)]) -> Result<Report, Error> {
+    let loaded = load(file)?;
+    let planned = plan(&Backend::new(options)?, &loaded)?;
+    let (program, partition) = (planned.program(), planned.partition());
+    let module = program.module();
+    let sampled = loaded.header.samples.first().map(|recipe| recipe.symbols.clone()).unwrap_or_default();
+    let is_given = |name: &str| symbols.iter().any(|(given, _)| given == name);
+    let known = |name: &str| module.symbols.values().any(|symbol| symbol == name);
+    let sampled = sampled.into_iter().filter(|(name, _)| !is_given(name) && known(name));
+    let given: Vec<(String, u64)> = symbols.iter().cloned().chain(sampled).collect();
+    let values = symbols_given(module, &given)?;
+    let mut report = explain(file, options)?;
+    for (symbol, name) in module.symbols.iter() {
+        report.symbols.extend(values.get(symbol).map(|extent| (name.clone(), extent)));
+    }
+    report.memory = Some(MemoryReport::of(module, plan_memory(program, partition, &values)));
     Ok(report)
 }
 

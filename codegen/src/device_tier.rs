@@ -8,11 +8,14 @@ use fourfold_ir::{
 /// Kernels index rows, and the elements of a row, with 32-bit signed integers.
 const MAX_EXTENT: u64 = i32::MAX as u64;
 
+/// Moves have 64-bit offsets. Adjacent axes that move together count as one, whose extent may be that of a tensor.
+const MAX_MOVE_EXTENT: u64 = 1 << 40;
+
 /// The device tier of every GPU target; `formats` are those of quantization kernels.
 pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability {
     DeviceCapability {
         rows: Some(row_capability(formats)),
-        moves: Some(MoveCapability { elements: ElementType::ALL.to_vec(), max_extent: MAX_EXTENT }),
+        moves: Some(MoveCapability { elements: ElementType::ALL.to_vec(), max_extent: MAX_MOVE_EXTENT }),
         mma: Some(mma_capability()),
     }
 }

@@ -95,6 +95,7 @@ impl KernelSpec {
             KernelSpec::ScaledMma(spec) => spec.emit(),
             KernelSpec::BlockQuantize(spec) => spec.emit(),
             KernelSpec::Row(spec) => spec.emit(),
+            KernelSpec::Move(spec) => spec.emit(),
         }
     }
 }

@@ -46,6 +46,7 @@ mod emulation;
 mod epilogue;
 mod extents;
 pub mod hopper;
+pub mod moves;
 pub mod row;
 pub mod select;
 mod source;

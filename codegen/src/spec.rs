@@ -3,6 +3,7 @@
 use crate::block_quantize::BlockQuantizeSpec;
 use crate::design::Design;
 use crate::epilogue::{Epilogue, outputs};
+use crate::moves::MoveSpec;
 use crate::row::RowSpec;
 use crate::source::{Interface, Role};
 use crate::targets::Target;
@@ -17,6 +18,8 @@ pub enum KernelSpec {
     BlockQuantize(BlockQuantizeSpec),
     /// Elementwise ops and reductions along rows.
     Row(Box<RowSpec>),
+    /// Elements copied to other places.
+    Move(MoveSpec),
 }
 
 impl KernelSpec {
@@ -26,6 +29,7 @@ impl KernelSpec {
             KernelSpec::ScaledMma(spec) => spec.target,
             KernelSpec::BlockQuantize(spec) => spec.target,
             KernelSpec::Row(spec) => spec.target,
+            KernelSpec::Move(spec) => spec.target,
         }
     }
 
@@ -35,6 +39,7 @@ impl KernelSpec {
             KernelSpec::ScaledMma(spec) => spec.name(),
             KernelSpec::BlockQuantize(spec) => spec.configuration.name(),
             KernelSpec::Row(spec) => spec.configuration.name(),
+            KernelSpec::Move(spec) => spec.name(),
         }
     }
 
@@ -44,6 +49,7 @@ impl KernelSpec {
             KernelSpec::ScaledMma(spec) => spec.configuration.name(),
             KernelSpec::BlockQuantize(spec) => spec.configuration.name(),
             KernelSpec::Row(spec) => spec.configuration.name(),
+            KernelSpec::Move(spec) => spec.name(),
         }
     }
 
@@ -54,6 +60,7 @@ impl KernelSpec {
             KernelSpec::ScaledMma(spec) => spec.configuration.tile(),
             KernelSpec::BlockQuantize(spec) => spec.configuration.tile(),
             KernelSpec::Row(spec) => spec.configuration.tile(),
+            KernelSpec::Move(spec) => spec.tile(),
         }
     }
 
@@ -61,7 +68,7 @@ impl KernelSpec {
     pub fn scaled_mma(&self) -> Option<&ScaledMmaSpec> {
         match self {
             KernelSpec::ScaledMma(spec) => Some(spec),
-            KernelSpec::BlockQuantize(_) | KernelSpec::Row(_) => None,
+            KernelSpec::BlockQuantize(_) | KernelSpec::Row(_) | KernelSpec::Move(_) => None,
         }
     }
 
@@ -71,6 +78,7 @@ impl KernelSpec {
             KernelSpec::ScaledMma(spec) => spec.signature(),
             KernelSpec::BlockQuantize(spec) => spec.signature(),
             KernelSpec::Row(spec) => spec.signature(),
+            KernelSpec::Move(spec) => spec.signature(),
         }
     }
 
@@ -80,6 +88,7 @@ impl KernelSpec {
             KernelSpec::ScaledMma(spec) => spec.interface(),
             KernelSpec::BlockQuantize(spec) => spec.interface(),
             KernelSpec::Row(spec) => spec.interface(),
+            KernelSpec::Move(spec) => spec.interface(),
         }
     }
 }
@@ -93,6 +102,12 @@ impl From<ScaledMmaSpec> for KernelSpec {
 impl From<BlockQuantizeSpec> for KernelSpec {
     fn from(spec: BlockQuantizeSpec) -> KernelSpec {
         KernelSpec::BlockQuantize(spec)
+    }
+}
+
+impl From<MoveSpec> for KernelSpec {
+    fn from(spec: MoveSpec) -> KernelSpec {
+        KernelSpec::Move(spec)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::dispatch::Tables;
 use crate::epilogue::{self, Epilogue};
 use crate::extents::Extents;
 use crate::hopper;
+use crate::moves::MoveSpec;
 use crate::row::{self, RowSpec};
 use crate::select;
 use crate::spec::{KernelSpec, ScaledMmaSpec};
@@ -62,7 +63,11 @@ pub fn specify(
             let why = "the default threads and elements for rows of this length".to_owned();
             Some((RowSpec { target, configuration, program: plan.program.clone() }.into(), why))
         }
-        Plan::Move(_) | Plan::Mma(_) | Plan::View(_) => None,
+        Plan::Move(plan) => {
+            let why = "the only kernel of this copy".to_owned();
+            Some((MoveSpec { target, program: plan.program }.into(), why))
+        }
+        Plan::Mma(_) | Plan::View(_) => None,
     }
 }
 

@@ -76,6 +76,12 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "The GPU that kernels run on if no option names one; with `none`, the command line uses no GPU",
     },
     Variable {
+        name: "FOURFOLD_CUBLASLT",
+        kind: "file or folder",
+        default: "cuBLASLt of CUDA toolkits, of Python packages beside them, or of the system's loader, in this order",
+        meaning: "The cuBLASLt library that multiplies matrices in `mma`: libcublasLt.so.13 or libcublasLt.so.12",
+    },
+    Variable {
         name: "FOURFOLD_ALLOW_KNOWN_BAD",
         kind: "flag",
         default: "unset",
@@ -216,6 +222,8 @@ pub struct Environment {
     pub fourfold_cache_tiers: Option<OsString>,
     /// `FOURFOLD_DEVICE`.
     pub fourfold_device: Option<OsString>,
+    /// `FOURFOLD_CUBLASLT`.
+    pub fourfold_cublaslt: Option<OsString>,
     /// `FOURFOLD_ALLOW_KNOWN_BAD`.
     pub fourfold_allow_known_bad: Option<OsString>,
     /// `CUDA_HOME`.
@@ -290,6 +298,7 @@ impl Environment {
             fourfold_cache_size: value("FOURFOLD_CACHE_SIZE"),
             fourfold_cache_tiers: value("FOURFOLD_CACHE_TIERS"),
             fourfold_device: value("FOURFOLD_DEVICE"),
+            fourfold_cublaslt: value("FOURFOLD_CUBLASLT"),
             fourfold_allow_known_bad: value("FOURFOLD_ALLOW_KNOWN_BAD"),
             cuda_home: value("CUDA_HOME"),
             cutlass_path: value("CUTLASS_PATH"),

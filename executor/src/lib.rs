@@ -7,11 +7,13 @@
 //! - [`read_text`] and [`read_tensors`] read a program and its data.
 //! - [`run`] executes a partition, and [`run_segment`] one segment of it. [`fallback`] computes every op that no kernel
 //!   runs.
-//! - [`Preparation`] builds launches for hosts whose tensors are on the device. It prepares one kernel, or a program
-//!   that consists of kernels only.
+//! - [`Session`] executes a partition repeatedly, with params that are uploaded once.
+//! - [`Preparation`] builds launches for hosts whose tensors are on the device. It prepares one segment, or a program
+//!   without fallback segments. [`plan_memory`] shows the memory of its intermediates.
 //! - [`toolchain`] finds or installs nvcc and CUTLASS. [`environment`] lists every environment variable that is read.
 //! - [`build()`] compiles a generated kernel and verifies the binary. [`service`] builds each kernel once, and
 //!   [`cache`] stores kernels on disk.
+//! - [`blas`] multiplies matrices on the device, through the vendor's library.
 //! - [`kernel`] loads and queries kernels; [`device`] finds GPUs and manages memory, streams and graphs.
 //! - [`measure`] times one kernel on one problem and verifies its output.
 //! - [`run_tool`] runs external programs with limits.
@@ -62,6 +64,7 @@
 
 #![allow(unsafe_code, reason = "vector instructions, gemm, fallible allocations, the CUDA driver, kernels")]
 
+pub mod blas;
 mod build;
 pub mod cache;
 mod causes;
@@ -113,10 +116,12 @@ pub use parallel::spawn_workers;
 pub use process::{Cancel, ToolRun, run_tool, run_tool_watched};
 pub use profiler::{ProfileFolder, Profiler, ProfilerError, ProfilerTool, find_profiler, this_program};
 pub use run::{
-    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, FaultPlace, KERNEL_REFUSED,
-    LaunchArgument, LaunchRecord, LaunchWorkspace, MISSING_ADDRESS, Machine, Moved, NO_DEVICE,
-    NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, PendingKernel, Preparation, PreparedProgram, Ran, Refused,
-    Run, RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, WORKSPACE_SIZE, run, run_segment,
+    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, DeviceTensor, FALLBACK_SEGMENT, FaultPlace, HOST_OPERAND,
+    KERNEL_REFUSED, LaunchArgument, LaunchRecord, LaunchWorkspace, MISSING_ADDRESS, Machine, MemoryContent,
+    MemoryPart, MemoryPlan, Moved, NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, PART_ALIGNMENT, POINTER_ALIGNMENT,
+    PendingKernel, Preparation, PreparedProgram, Ran, Refused, Run, RunError, RunOptions, RunReason,
+    SegmentKernel, SegmentRun, Session, SessionError, SessionInput, SessionRun, WORKSPACE_SIZE, plan_memory,
+    run, run_segment,
 };
 pub use sealed::{Sealed, SealedError, SealedFormat, SealedWriter};
 pub use signals::{ignore_file_size_signal, keep_ignored};

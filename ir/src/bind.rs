@@ -179,6 +179,18 @@ pub fn solve_symbols(
     }
 }
 
+/// The values of all symbols, given by name.
+///
+/// # Errors
+/// When a name in `given` is not a symbol or has two values, or a symbol is not given.
+pub fn symbols_given(module: &Module, given: &[(String, u64)]) -> Result<SymbolValues, BindError> {
+    let values = given_values(module, given)?;
+    match module.symbols.iter().find(|(symbol, _)| values.get(*symbol).is_none()) {
+        None => Ok(values),
+        Some((_, name)) => Err(BindError::Undetermined { name: name.clone() }),
+    }
+}
+
 fn given_values(module: &Module, given: &[(String, u64)]) -> Result<SymbolValues, BindError> {
     let mut values = SymbolValues::default();
     for (name, value) in given {

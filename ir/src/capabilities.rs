@@ -65,7 +65,7 @@ pub struct RowCapability {
 pub struct MoveCapability {
     /// The element types.
     pub elements: Vec<ElementType>,
-    /// The largest extent of one axis.
+    /// The largest extent of one axis. Adjacent axes that move together are one axis.
     pub max_extent: u64,
 }
 

@@ -14,6 +14,9 @@
 //! - The target accepts the kernel.
 //! - The constraints are exactly the target's.
 //!
+//! For a plain `mma`, [`mma`] verifies that the plan states the op, that the target's library accepts it, and that its
+//! constraints are exactly the library's.
+//!
 //! Not verified: whether a longer kernel was possible, whether a reason is the most helpful one, the reasons
 //! of other ops, and the rule names in a proof.
 
@@ -25,6 +28,8 @@ use crate::reason::ReasonCode;
 mod block_quantize;
 mod epilogue;
 mod kernel;
+mod mma;
+mod moves;
 mod outputs;
 mod refusal;
 mod rows;
@@ -210,7 +215,11 @@ pub fn check(
                 block_quantize::check(program, capabilities, index, segment, plan, &mut errors);
             }
             Some(Plan::Row(plan)) => rows::check(program, capabilities, index, segment, plan, &mut errors),
-            Some(Plan::Move(_) | Plan::Mma(_) | Plan::View(_)) => {}
+            Some(Plan::Mma(plan)) => mma::check(program, capabilities, index, segment, plan, &mut errors),
+            Some(Plan::Move(plan)) => moves::check(program, capabilities, index, segment, plan, &mut errors),
+            Some(Plan::View(plan)) => {
+                moves::check_view(program, capabilities, index, segment, plan, &mut errors);
+            }
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }

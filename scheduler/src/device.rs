@@ -20,8 +20,14 @@ pub(crate) fn plan_device(
     let mut taken = vec![false; program.module().ops.len()];
     if let Some(capability) = &capabilities.device.rows {
         for (space, ops) in form(program, capability, stages, is_free).regions {
+            // These have kernels of their own.
+            let is_alone = |op: Op| {
+                let kind = &program.module().ops[op].kind;
+                matches!(kind, OpKind::BlockQuantize { .. } | OpKind::Broadcast)
+                    && plan_alone(program, capabilities, op).is_some()
+            };
             let plan = match ops[..] {
-                [op] if matches!(program.module().ops[op].kind, OpKind::BlockQuantize { .. }) => None,
+                [op] if is_alone(op) => None,
                 _ => plan_rows(program, capability, &space, ops).map(Plan::Row),
             };
             for op in plan.iter().flat_map(Plan::ops) {

@@ -12,7 +12,9 @@ use fourfold_ir::{
 };
 
 pub use self::mma::MmaPlan;
-pub use self::moves::{MAX_MOVE_AXES, MAX_MOVE_OPERANDS, MoveAxis, MoveKind, MovePlan, MoveProgram};
+pub use self::moves::{
+    MAX_MOVE_AXES, MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MovePlan, MoveProgram,
+};
 pub use self::row::{
     Repeat, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep,
     RowStepKind,
@@ -98,11 +100,12 @@ pub enum Plan {
     Move(MovePlan),
     /// A plain `mma`, computed by the vendor's library.
     Mma(MmaPlan),
-    /// A `reshape`: the same memory under another shape.
+    /// A `reshape`, or another move that changes no byte: the same memory under another type.
     View(ViewPlan),
 }
 
-/// The plan of a `reshape`, which takes no time: its result is the memory of its operand.
+/// The plan of a move that changes no byte, such as a `reshape`. It takes no time: its result is the memory of its operand,
+/// and both have as many bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ViewPlan {
     /// The op.

@@ -8,6 +8,8 @@ mod debug;
 mod many;
 #[path = "gpu/planted.rs"]
 mod planted;
+#[path = "gpu/products.rs"]
+mod products;
 
 use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
     }
     trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
     trials.push(trial("faults_planted_in_emulated_kernels_are_found", Box::new(planted::planted_faults)));
+    trials.push(trial("plain_products_are_those_of_the_interpreter", Box::new(products::plain_products)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
     // Tests run one at a time, because one of them allocates all of the GPU's memory.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };

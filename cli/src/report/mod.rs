@@ -2,6 +2,7 @@
 
 mod bundle;
 mod decisions;
+mod memory;
 mod summary;
 mod text;
 mod verification;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use crate::error::exit_code;
 
 pub use bundle::{Bundle, Lack};
+pub use memory::{MemoryPartReport, MemoryReport};
 pub use summary::Summary;
 pub(crate) use text::counted;
 pub use verification::{LeftOut, LeftOutFile, OffDevice, VerifyLaunch, VerifyReport, VerifyRow};
@@ -65,6 +67,9 @@ pub struct Report {
     pub bundle: Option<Bundle>,
     /// The reason why a requested bundle was not written.
     pub bundle_error: Option<String>,
+    /// The memory of the program's intermediates; absent unless `explain --memory` asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryReport>,
     /// True if the text shows the proof of each kernel.
     #[serde(skip)]
     pub show_proof: bool,
@@ -323,6 +328,7 @@ impl Report {
             notes: Vec::new(),
             bundle: None,
             bundle_error: None,
+            memory: None,
             show_proof: false,
         }
     }

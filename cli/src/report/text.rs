@@ -33,6 +33,9 @@ impl fmt::Display for Report {
             let message = message.trim_start_matches([':', ' ']);
             writeln!(f, "  {:<width$}  segment {segment:>2}  {code}{message}", decision.op)?;
         }
+        if let Some(memory) = &self.memory {
+            write!(f, "{memory}")?;
+        }
         if !self.outputs.is_empty() {
             writeln!(f, "\noutputs:")?;
             write_outputs(f, &self.outputs)?;

@@ -446,6 +446,48 @@ fn bad_programs_give_exit_2_with_line_and_column() {
 }
 
 #[test]
+fn explain_prints_the_memory_plan_of_a_program_without_fallback() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("layers.fir");
+    let source = "fir 1
+func @layers(
+    %x: tensor<[M, 64], f4E2M1FN>, %sx: tensor<[M, 4], f8E4M3FN, blocked>,
+    param %w1: tensor<[96, 64], f4E2M1FN>, param %sw1: tensor<[96, 4], f8E4M3FN, blocked>,
+    param %w2: tensor<[64, 96], f4E2M1FN>, param %sw2: tensor<[64, 6], f8E4M3FN, blocked>,
+    param %g: tensor<[], f32>
+) {
+  %a = scaled_mma %x, %sx, %w1, %sw1 {block = 16} : tensor<[M, 96], f32>
+  %q, %sq = block_quantize %a, %g {block = 16} : tensor<[M, 96], f4E2M1FN>, tensor<[M, 6], f8E4M3FN, blocked>
+  %y = scaled_mma %q, %sq, %w2, %sw2 {block = 16} : tensor<[M, 64], f32>
+  return %y
+}
+";
+    std::fs::write(&file, source).expect("it can be written");
+    let file = file.display().to_string();
+    let explain = |arguments: &[&str]| {
+        fourfold(&[&["explain", &file, "--target", "sm_100a", "--memory"], arguments].concat())
+    };
+    let memory = &json(&explain(&["--symbol", "M=37", "--json"]))["memory"];
+    // Codes of 37 rows of 48 bytes, and one block of 128 rows of scales.
+    let expected = serde_json::json!([
+        { "value": "q", "offset": 0, "bytes": 1776, "first": 0, "last": 1 },
+        { "value": "sq", "offset": 1792, "bytes": 1024, "first": 0, "last": 1 },
+    ]);
+    assert_eq!((&memory["bytes"], &memory["steps"], &memory["parts"]), (&2816.into(), &2.into(), &expected));
+    let shown = text(&explain(&["--symbol", "M=37"]).stdout);
+    assert!(shown.contains("memory: 2816 bytes without workspaces; 2816 are live at once"), "{shown}");
+    let output = explain(&[]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(text(&output.stderr).contains("`--symbol M=EXTENT`"), "{}", text(&output.stderr));
+    assert_eq!(exit_code(&explain(&["--symbol", "K=3"])), 2, "there is no such symbol");
+    assert_eq!(exit_code(&fourfold(&["explain", &file, "--symbol", "M=3"])), 2, "only for --memory");
+    let other =
+        json(&fourfold(&["explain", &file, "--target", "cpu", "--memory", "--symbol", "M=3", "--json"]));
+    assert_eq!(other["memory"]["reason"], "fallback_segment");
+    assert!(json(&fourfold(&["explain", &file, "--json"]))["memory"].is_null());
+}
+
+#[test]
 fn explain_says_that_plain_mma_is_left_alone() {
     let output = fourfold(&["explain", &path("attention.fir")]);
     assert_eq!(exit_code(&output), 0);

@@ -57,6 +57,48 @@ fn a_machine_with_nothing_is_told_what_to_do() {
 }
 
 #[test]
+fn the_doctor_finds_the_matrix_library() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../executor/tests/stand_ins/libcublaslt.c");
+    let compile = |name: &str, version: &str| {
+        let path = folder.path().join(name);
+        let compiler = Command::new("cc")
+            .args(["-O1", "-shared", "-fPIC", version, "-o"])
+            .arg(&path)
+            .arg(&source)
+            .status();
+        assert!(compiler.expect("there is a C compiler").success());
+        path.display().to_string()
+    };
+    let finding = |variables: &[(&str, &str)]| {
+        let (_, report) = outcome(&fourfold(folder.path(), variables, &["doctor", "--json"]));
+        let findings = report["findings"].as_array().expect("findings");
+        findings.iter().find(|finding| finding["name"] == "cuBLASLt").expect("it is there").clone()
+    };
+    let supported = compile("libcublasLt.so.13", "-DVERSION=130102");
+    let home = folder.path().display().to_string();
+    // It is named, in a named folder, or found by the system's loader.
+    for variable in
+        [("FOURFOLD_CUBLASLT", &supported), ("FOURFOLD_CUBLASLT", &home), ("LD_LIBRARY_PATH", &home)]
+    {
+        let found = finding(&[(variable.0, variable.1)]);
+        assert_eq!((&found["state"], &found["remedy"]), (&"ok".into(), &Value::Null), "{found}");
+        assert_eq!(found["detail"], Value::from(format!("13.1.2, {supported}")));
+    }
+    let old = compile("old.so", "-DVERSION=111103");
+    let found = finding(&[("FOURFOLD_CUBLASLT", &old)]);
+    assert_eq!(found["state"], "note", "kernels can be built without it");
+    let detail = format!(
+        "cuBLASLt 11.11.3 in `{old}` is not supported; expected version 12 or 13; mma runs on the CPU"
+    );
+    assert_eq!(found["detail"], Value::from(detail));
+    assert!(found["remedy"].as_str().expect("a remedy").contains("FOURFOLD_CUBLASLT"), "{found}");
+    let text = fourfold(folder.path(), &[("FOURFOLD_CUBLASLT", &supported)], &["doctor"]);
+    let text = String::from_utf8(text.stdout).expect("text");
+    assert!(text.contains(&format!("ok       cuBLASLt          13.1.2, {supported}\n")), "{text}");
+}
+
+#[test]
 fn what_is_named_wrongly_is_bad_input() {
     let folder = tempfile::tempdir().expect("a folder");
     for arguments in [

@@ -65,7 +65,9 @@ pub fn emulate(source: &KernelSource) -> Option<KernelSource> {
             (DOT_PRODUCT, TENSOR_MEMORY.as_str(), Some(translation))
         }
         KernelKind::ScaledMma => (DOT_PRODUCT, PRELUDE.as_str(), None),
-        KernelKind::BlockQuantize | KernelKind::Row => (block_quantize::STORE, WITHOUT_PRODUCT, None),
+        KernelKind::BlockQuantize | KernelKind::Row | KernelKind::Move => {
+            (block_quantize::STORE, WITHOUT_PRODUCT, None)
+        }
     };
     EMULATED_TARGETS.contains(&source.target).then(|| KernelSource {
         architecture: EMULATOR.trim_start_matches("sm_"),

@@ -1,12 +1,19 @@
 //! Row kernels: elementwise steps and reductions along the last axis, in one kernel that reads each row once.
 
-mod body;
+mod functions;
+mod interface;
+mod operands;
+mod outputs;
+mod phases;
+mod statements;
 mod template;
+mod values;
 
-use fourfold_ir::ScaleLayout;
 use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape};
 
-use crate::source::{Interface, KernelSource, Role};
+pub use self::functions::row_functions;
+pub use self::template::element_functions;
+use crate::source::{Interface, KernelSource};
 use crate::targets::Target;
 
 /// The parameters of a row kernel.
@@ -16,7 +23,8 @@ pub struct Configuration {
     pub threads: u32,
     /// Threads per row, a power of two of at least 32.
     pub row_threads: u32,
-    /// Consecutive elements per thread and turn.
+    /// Consecutive elements per thread and turn: a power of two from 8 to 32, and a multiple of the elements per scale of
+    /// every quantized output.
     pub values: u32,
     /// Turns per thread whose elements stay in registers.
     pub turns: u32,
@@ -80,51 +88,11 @@ impl RowSpec {
     }
 
     /// The roles of a call: the operands `x0`, .., then the outputs, codes before their scales.
+    ///
+    /// An operand or output is `[K]`, `[L, M]` or `[L, M, K]` by its shape, and a scalar has one element. An operand that
+    /// repeats rows is `[P0, K]` or `[P0]`. Codes of a value of shape row are `[K]`; all other codes are `[L, M, K]`.
     pub fn interface(&self) -> Interface {
-        let operands = self.program.operands.iter().enumerate().map(|(index, operand)| {
-            let (extents, alignment): (&[&'static str], u32) = match operand.shape {
-                RowShape::Scalar => (&[], 1),
-                RowShape::Row => (&["K"], 1),
-                RowShape::Column => (&["L", "M"], 1),
-                RowShape::Matrix | RowShape::Scales { .. } => (&["L", "M", "K"], 1),
-            };
-            let alignment = alignment.max(operand.element.storage_bits() as u32 / 8);
-            Role { alignment, ..Role::tensor(&format!("x{index}"), operand.element, extents) }
-        });
-        let mut outputs = Vec::new();
-        for output in &self.program.outputs {
-            let name = |outputs: &Vec<Role>| format!("y{}", outputs.len());
-            match output.kind {
-                RowOutputKind::Value => {
-                    let element = self.program.element(output.of);
-                    let extents: &[&'static str] = if body::is_element(&self.program, output.of) {
-                        &["L", "M", "K"]
-                    } else {
-                        &["L", "M"]
-                    };
-                    let alignment = (element.storage_bits() as u32 / 8).max(1);
-                    outputs.push(Role { alignment, ..Role::tensor(&name(&outputs), element, extents) });
-                }
-                RowOutputKind::Quantized { format, .. } => {
-                    outputs.push(Role::tensor(&name(&outputs), format.element, &["L", "M", "K"]));
-                    outputs.push(Role::padded_scales(&name(&outputs), format.scale));
-                }
-            }
-        }
-        Interface { extents: vec!["L", "M", "K"], operands: operands.collect(), scalars: Vec::new(), outputs }
-    }
-
-    /// Returns whether rows must consist of whole vectors: codes of several elements share bytes or scales.
-    fn needs_vectors(&self) -> bool {
-        let is_quantized = |kind: RowOutputKind| matches!(kind, RowOutputKind::Quantized { .. });
-        self.program.outputs.iter().any(|output| is_quantized(output.kind))
-    }
-
-    /// Returns whether an output has blocked scales.
-    fn is_blocked(&self) -> bool {
-        self.program.outputs.iter().any(|output| {
-            matches!(output.kind, RowOutputKind::Quantized { layout: ScaleLayout::Blocked, .. })
-        })
+        interface::interface(&self.program)
     }
 
     /// Emits the source of the kernel. Equal specifications give equal bytes.

@@ -12,10 +12,10 @@ pub use self::interface::{Interface, Role};
 pub(crate) use self::template::{Templated, emit_template};
 
 /// The version of the C interface of generated kernels. Every change to the interface raises it.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// The maximum number of extents of a call.
-pub const MAX_EXTENTS: usize = 8;
+pub const MAX_EXTENTS: usize = 16;
 
 /// The maximum number of tensors that a kernel reads.
 pub const MAX_OPERANDS: usize = 32;
@@ -61,6 +61,8 @@ pub enum KernelKind {
     BlockQuantize,
     /// Elementwise steps and reductions along rows.
     Row,
+    /// Elements copied to other places.
+    Move,
 }
 
 /// The device code is compiled to PTX for another architecture, rewritten by

@@ -57,14 +57,14 @@ void launch(Case const &c, int rows, int n, cudaStream_t st, bool force_narrow =
   Parameters p = {};
   p.rows = rows; p.columns = n; p.padded_rows = WHAT == RMS || WHAT == SILU ? (rows + 127) / 128 * 128 : rows;
   p.tiles = kHasReductions ? 1 : (n + kResident - 1) / kResident;
-  p.all_rows = p.padded_rows; p.batches = 1; p.units = (p.all_rows + kRows - 1) / kRows * p.tiles;
-  p.row_tiles = (rows + 127) / 128; p.block_tiles = (n / 16 + 3) / 4; p.per_column = 1.0f / n; p.is_wide = n % kValues == 0 && !force_narrow;
+  p.all_rows = p.padded_rows; int64_t const units = (int64_t)(p.all_rows + kRows - 1) / kRows * p.tiles;
+  p.is_wide = n % kValues == 0 && !force_narrow;
   p.operands[0] = c.x;
 #if WHAT == 0 || WHAT == 2
   p.operands[1] = c.w; p.operands[2] = c.g;
 #endif
   p.outputs[0] = c.y0; p.outputs[1] = c.y1;
-  cudaLaunchConfig_t l = {}; int64_t most = ((int64_t)sms * CTAS + p.tiles - 1) / p.tiles * p.tiles; l.gridDim = (unsigned)std::min<int64_t>(p.units, most); l.blockDim = kThreads; l.stream = st;
+  cudaLaunchConfig_t l = {}; int64_t most = ((int64_t)sms * CTAS + p.tiles - 1) / p.tiles * p.tiles; l.gridDim = (unsigned)std::min<int64_t>(units, most); l.blockDim = kThreads; l.stream = st;
   cudaLaunchAttribute at[1]; at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization; at[0].val.programmaticStreamSerializationAllowed = 1; l.attrs = at; l.numAttrs = 1;
   CK(cudaLaunchKernelEx(&l, kernel<sizeof(Parameters), kThreads>, p));
 }

@@ -61,6 +61,16 @@ pub enum DeviceError {
         /// The fault.
         status: Status,
     },
+    /// A call of the vendor's matrix library failed, and the driver reports no error itself.
+    #[error("{call} failed: {name} ({code})")]
+    Library {
+        /// The call.
+        call: &'static str,
+        /// The library's status.
+        code: i32,
+        /// Its name.
+        name: String,
+    },
     /// A driver call, or earlier asynchronous work, failed.
     #[error("{call} failed: {name} ({code}): {message}")]
     Cuda {
@@ -110,6 +120,7 @@ impl DeviceError {
             | DeviceError::OtherDevice { .. }
             | DeviceError::Launch { .. }
             | DeviceError::Emulation { .. }
+            | DeviceError::Library { .. }
             | DeviceError::Cuda { .. } => "device_error",
         }
     }
@@ -127,6 +138,7 @@ impl DeviceError {
             DeviceError::OutOfMemory { .. } => "free device memory, or run a smaller batch",
             DeviceError::Range { .. } => "keep the range within the buffer",
             DeviceError::OtherDevice { .. } => "use buffers, streams and kernels only with their own device",
+            DeviceError::Library { .. } => "report the program: an accepted product must run",
             DeviceError::Emulation { .. } => {
                 "report the program: `docs/internals/emulation.md` lists the faults"
             }

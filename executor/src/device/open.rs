@@ -98,6 +98,11 @@ impl Device {
         self.open.context.is(stream.context())
     }
 
+    /// Checks that a buffer belongs to this device and has at least this size.
+    pub(crate) fn check_buffer(&self, buffer: &Buffer, bytes: usize) -> Result<(), DeviceError> {
+        buffer.part(0, bytes, &self.open.context).map(drop)
+    }
+
     /// Makes the context current until the result is dropped.
     pub(crate) fn enter(&self) -> Result<Entered, DeviceError> {
         self.open.context.enter()

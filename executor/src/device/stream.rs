@@ -141,6 +141,75 @@ impl Stream {
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, byte, len, self.raw) })
     }
 
+    /// Copies `len` bytes from one address to another. Does not wait for the device, and can be captured.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// Both addresses must point to `len` bytes of this stream's device, which stay valid until the device is done and
+    /// do not overlap.
+    pub(crate) unsafe fn copy_at(&self, from: u64, to: u64, len: usize) -> Result<(), DeviceError> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller vouches for the memory.
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, len, self.raw) })
+    }
+
+    /// Copies host bytes to an address, in stream order. Returns when the copy is complete.
+    ///
+    /// # Errors
+    /// The driver's error, or an error while the stream is being captured.
+    ///
+    /// # Safety
+    /// The address must point to as many bytes of this stream's device.
+    pub(crate) unsafe fn upload_at(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the caller vouches for the memory, and the bytes are borrowed until the copy is complete.
+        unsafe { self.enqueue_upload(to, bytes) }?;
+        let _current = self.context.enter()?;
+        self.wait()
+    }
+
+    /// Enqueues a copy of host bytes to an address. Does not wait.
+    ///
+    /// # Errors
+    /// The driver's error, or an error while the stream is being captured.
+    ///
+    /// # Safety
+    /// The address must point to as many bytes of this stream's device. Both stay valid until the device is done.
+    pub(crate) unsafe fn enqueue_upload(&self, to: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        self.refuse_capture("cuMemcpyHtoDAsync")?;
+        // SAFETY: the caller vouches for the memory.
+        check("cuMemcpyHtoDAsync", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.raw)
+        })
+    }
+
+    /// Enqueues a copy from an address to host bytes. Does not wait.
+    ///
+    /// # Errors
+    /// As for [`Stream::enqueue_upload`].
+    ///
+    /// # Safety
+    /// As for [`Stream::enqueue_upload`], and nothing uses the host bytes until the device is done.
+    pub(crate) unsafe fn enqueue_download(&self, from: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        self.refuse_capture("cuMemcpyDtoHAsync")?;
+        // SAFETY: the caller vouches for the memory.
+        check("cuMemcpyDtoHAsync", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.raw)
+        })
+    }
+
     /// Copies a part of a buffer to a part of another one, which must not overlap it. Does not wait for the device.
     ///
     /// # Errors

@@ -139,6 +139,14 @@ pub fn run_op(
     compute(&operation.kind, operands, results)
 }
 
+/// A tensor of zeros with a value's type under these symbol values.
+///
+/// # Errors
+/// When an extent is unknown or invalid, or memory is insufficient.
+pub fn zeros(program: &Program, value: Value, symbols: &SymbolValues) -> Result<Tensor, FallbackError> {
+    ResultType::new(program.module(), value, symbols)?.zeros()
+}
+
 /// A result's type with the extents of this run.
 #[derive(Debug)]
 struct ResultType {

@@ -9,10 +9,10 @@ use libloading::os::unix::Library;
 use super::LoadError;
 
 /// The interface version that this crate supports.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// The maximum number of extents.
-pub const MAX_EXTENTS: usize = 8;
+pub const MAX_EXTENTS: usize = 16;
 
 /// The maximum number of tensors that a kernel reads.
 pub const MAX_OPERANDS: usize = 32;
@@ -138,7 +138,7 @@ type Prepare = unsafe extern "C" fn(
 type UpdatePointers = unsafe extern "C" fn(*mut c_void, *const Addresses, *mut c_char, usize) -> i32;
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32;
 type Destroy = unsafe extern "C" fn(*mut c_void);
-type EmulationFault = unsafe extern "C" fn(*mut c_char, usize) -> i32;
+type Fault = unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> i32;
 type ScaleOffset = unsafe extern "C" fn(*const c_char, *const Extents, i64, i64, i64) -> i64;
 
 /// The functions of a loaded library, valid while the library is open.
@@ -154,8 +154,8 @@ pub(super) struct Symbols {
     pub(super) destroy: Destroy,
     /// For tests; absent if the kernel has no scales.
     pub(super) scale_offset: Option<ScaleOffset>,
-    /// Only of kernels whose emulation can find faults.
-    pub(super) emulation_fault: Option<EmulationFault>,
+    /// Only of kernels whose launches can end with a fault.
+    pub(super) fault: Option<Fault>,
 }
 
 impl Symbols {
@@ -179,7 +179,7 @@ impl Symbols {
                 launch: symbol(library, path, "fourfold_launch")?,
                 destroy: symbol(library, path, "fourfold_destroy")?,
                 scale_offset: symbol(library, path, "fourfold_scale_offset").ok(),
-                emulation_fault: symbol(library, path, "fourfold_emulation_fault").ok(),
+                fault: symbol(library, path, "fourfold_fault").ok(),
             })
         }
     }

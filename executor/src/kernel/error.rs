@@ -108,6 +108,8 @@ impl Status {
     pub const WORKSPACE: i32 = 102;
     /// A C++ exception was caught at the interface.
     pub const EXCEPTION: i32 = 103;
+    /// An index of a `gather` is outside its axis.
+    pub const INDEX: i32 = 104;
     /// A CUDA call failed: the code is this plus the `cudaError_t`, which equals the corresponding `CUresult`.
     pub const CUDA: i32 = 1000;
 
@@ -135,6 +137,7 @@ impl Status {
             Status::POINTER => "bad_pointer",
             Status::WORKSPACE => "workspace_too_small",
             Status::EXCEPTION => "exception",
+            Status::INDEX => "index_out_of_range",
             _ if self.cuda_error().is_some() => "cuda_error",
             _ => "unknown",
         }

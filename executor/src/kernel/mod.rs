@@ -195,20 +195,9 @@ impl Kernel {
         (offset >= 0).then_some(offset)
     }
 
-    /// Returns true if launches may end with a fault of the emulation; see [`Kernel::emulation_fault`].
-    pub fn finds_emulation_faults(&self) -> bool {
-        self.symbols().emulation_fault.is_some()
-    }
-
-    /// Returns the first fault that the emulation has found since the last call: an operand, address or wait that the
-    /// emulated instructions do not allow. Results of launches with a fault are wrong.
-    ///
-    /// # Safety
-    /// The context of the launches must be current, and none may be running.
-    pub unsafe fn emulation_fault(&self) -> Option<Status> {
-        let function = self.symbols().emulation_fault?;
-        // SAFETY: the buffer is live and not kept; the caller vouches for the context.
-        answer(|message, size| unsafe { function(message, size) }).err()
+    /// Returns true if launches may end with a fault; see [`Prepared::fault`].
+    pub fn finds_faults(&self) -> bool {
+        self.symbols().fault.is_some()
     }
 
     /// Builds the launch parameters of one call.
@@ -221,7 +210,8 @@ impl Kernel {
     /// `CUstream`, null for the default one) must belong to it. `addresses` must point to buffers as large as
     /// [`Kernel::query`] and the extents require. `workspace` must be the device address of `workspace_size` bytes,
     /// or null if that is 0. All of this memory must stay valid until the call is dropped or its addresses are
-    /// updated, and no other call may use the workspace meanwhile.
+    /// updated. A launch expects nothing of the workspace's content, so other work may use it between launches, but
+    /// not during one.
     pub unsafe fn prepare(
         &self,
         device: &Device,

@@ -60,6 +60,20 @@ impl Prepared {
         let code = unsafe { (self.kernel.symbols().launch)(self.handle.as_ptr(), stream) };
         if code == 0 { Ok(()) } else { Err(Status { code, message: String::new() }) }
     }
+
+    /// Returns the first fault of this call's launches since the last query, and forgets it. Results of launches with a
+    /// fault are wrong.
+    ///
+    /// A fault is an index outside its axis ([`Status::INDEX`]), or what emulated instructions do not allow. The
+    /// emulation keeps one state for all calls of its kernel.
+    ///
+    /// # Safety
+    /// The context of the launches must be current, and none may be running. The workspace must be valid.
+    pub unsafe fn fault(&mut self) -> Option<Status> {
+        let function = self.kernel.symbols().fault?;
+        // SAFETY: the handle is live until drop; the buffer is live and not kept; the caller vouches for the context.
+        answer(|message, size| unsafe { function(self.handle.as_ptr(), message, size) }).err()
+    }
 }
 
 impl Drop for Prepared {

@@ -56,7 +56,7 @@ mod tests {
     }
 
     fn metadata(operands: Vec<Role>, scalars: &[&str]) -> Metadata {
-        let text = r#"{"abi":5,"target":"sm_100a","kernel":"k","tile":[1,1,1],"cluster":[1,1,1],"shared_memory":0,
+        let text = r#"{"abi":6,"target":"sm_100a","kernel":"k","tile":[1,1,1],"cluster":[1,1,1],"shared_memory":0,
             "threads":1,"emulated":false,"extents":["L","M","N","K"],"operands":[],"scalars":[],"outputs":[]}"#;
         let scalars = scalars.iter().map(|name| (*name).to_owned()).collect();
         Metadata { operands, scalars, ..serde_json::from_str(text).unwrap() }

@@ -1,33 +1,61 @@
 //! One kernel call: admission, extents, and results of an empty problem.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Program, ScaleLayout, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{OutputKind, Partition, Plan, Segment};
+use fourfold_scheduler::{MmaPlan, OutputKind, Partition, Plan, Segment};
 
 use super::roles::Roles;
 use super::{DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, RunReason, SegmentKernel};
+use crate::blas::{Blas, Matmul, MatmulProblem};
 use crate::device::{DeviceError, Gpu};
 use crate::fallback::{self, FallbackError};
 use crate::kernel::{Device, Extents, Kernel, MAX_EXTENTS, Metadata, Requirements, Status};
 
-/// A call that the kernel admits.
+/// A call that the kernel or the library admits.
 pub(super) struct Call<'a> {
     pub(super) roles: Roles,
-    pub(super) kernel: &'a Kernel,
-    pub(super) device: Device,
-    pub(super) extents: Extents,
+    pub(super) work: Work<'a>,
     /// Bytes of device workspace.
     pub(super) workspace: u64,
     /// The size of each value written, in bytes.
     pub(super) written_bytes: Vec<u64>,
 }
 
+/// The work of a call.
+pub(super) enum Work<'a> {
+    /// Launches a generated kernel.
+    Kernel { kernel: &'a Kernel, device: Device, extents: Extents },
+    /// Calls the vendor's library.
+    Product(Box<Product>),
+    /// Launches nothing: the problem is empty, and [`results_of_nothing`] are its results.
+    Nothing { emulated: bool },
+    /// Launches nothing: some results reduce or join empty tensors, and the fallback computes them.
+    Fallback { emulated: bool },
+}
+
+/// A call of the vendor's library.
+pub(super) struct Product {
+    pub(super) matmul: Arc<Matmul>,
+    pub(super) problem: MatmulProblem,
+    /// The library's path.
+    pub(super) library: PathBuf,
+    pub(super) a: Value,
+    pub(super) b: Value,
+    pub(super) d: Value,
+}
+
 impl Call<'_> {
-    /// Returns true if the problem is empty and nothing is launched.
-    pub(super) fn is_empty(&self) -> bool {
-        self.kernel.metadata().is_empty(&self.extents)
+    /// True if the kernel's instructions are emulated.
+    pub(super) fn is_emulated(&self) -> bool {
+        match &self.work {
+            Work::Kernel { kernel, .. } => kernel.metadata().emulated,
+            Work::Product(_) => false,
+            Work::Nothing { emulated } | Work::Fallback { emulated } => *emulated,
+        }
     }
 
     /// The values written, each with its size in bytes.
@@ -102,6 +130,10 @@ pub(super) fn admit<'a>(
         Some(SegmentKernel::Ready(kernel)) => kernel,
         Some(SegmentKernel::Unavailable(reason)) => return Err(reason.clone()),
         Some(SegmentKernel::Pending(pending)) => pending.get(deadline)?,
+        Some(SegmentKernel::Library(blas)) => match plan {
+            Plan::Mma(plan) => return admit_product(program, plan, symbols, blas),
+            _ => return Err(refused("the matrix library was passed for a segment that is no plain mma")),
+        },
         None => {
             let message = format!("no kernel was passed for segment {position}");
             return Err(RunReason { code: NOT_BUILT, message });
@@ -112,18 +144,59 @@ pub(super) fn admit<'a>(
     let extents = extents_of(plan, metadata, symbols)?;
     let roles = Roles::bind(plan, metadata).map_err(|why| refused(&why))?;
     check_written(program, &partition.segments[position], plan, &roles)?;
-    let sm_count = i32::try_from(machine.device().gpu().sm_count).unwrap_or(i32::MAX);
-    // No generated kernel uses the number of clusters; see `Device::max_active_clusters`.
-    let device = Device { sm_count, max_active_clusters: 0 };
-    let mut requirements = Requirements::default();
-    if !metadata.is_empty(&extents) {
-        requirements = kernel.query(&device, &extents).map_err(|status| refused_by(&status))?;
-        check_sizes(program, metadata, &roles, symbols, &extents, &requirements)?;
+    let written_bytes = sizes_of(program, &roles.written, symbols)?;
+    let emulated = metadata.emulated;
+    let writes_nothing = written_bytes.iter().all(|bytes| *bytes == 0);
+    let sizes_read = || sizes_of(program, &roles.reads().collect::<Vec<_>>(), symbols);
+    let sums_nothing = || ["L", "M", "K"].iter().any(|name| metadata.extent(name, &extents) == Some(0));
+    let work = match plan {
+        Plan::Row(_) | Plan::Move(_) if writes_nothing => Work::Nothing { emulated },
+        Plan::Row(_) if sums_nothing() => Work::Fallback { emulated },
+        // An operand without elements has no address.
+        Plan::Move(_) if sizes_read()?.contains(&0) => Work::Fallback { emulated },
+        _ if metadata.is_empty(&extents) => Work::Nothing { emulated },
+        _ => {
+            let sm_count = i32::try_from(machine.device().gpu().sm_count).unwrap_or(i32::MAX);
+            // No generated kernel uses the number of clusters; see `Device::max_active_clusters`.
+            let device = Device { sm_count, max_active_clusters: 0 };
+            let requirements = kernel.query(&device, &extents).map_err(|status| refused_by(&status))?;
+            check_sizes(program, metadata, &roles, symbols, &extents, &requirements)?;
+            let work = Work::Kernel { kernel, device, extents };
+            return Ok(Call { roles, work, workspace: requirements.workspace, written_bytes });
+        }
+    };
+    Ok(Call { roles, work, workspace: 0, written_bytes })
+}
+
+/// Admits a plain `mma` to the vendor's library.
+fn admit_product<'a>(
+    program: &Program,
+    plan: &MmaPlan,
+    symbols: &SymbolValues,
+    blas: &Blas,
+) -> Result<Call<'a>, RunReason> {
+    let of = Plan::Mma(plan.clone());
+    let extents = of.extents(symbols).ok_or_else(|| refused("its extents are unknown"))?;
+    let [l, m, n, k] = extents[..] else { return Err(refused("a plain mma has four extents")) };
+    let [l, m, n, k] = [l, m, n, k].map(|(_, extent)| extent);
+    let roles = Roles::of(&of);
+    let written_bytes = sizes_of(program, &[plan.d], symbols)?;
+    if [l, m, n, k].contains(&0) {
+        return Ok(Call { roles, work: Work::Nothing { emulated: false }, workspace: 0, written_bytes });
     }
-    let sizes: Option<Vec<u64>> = roles.written.iter().map(|value| bytes(program, *value, symbols)).collect();
-    let written_bytes = sizes.ok_or_else(|| refused("the sizes of its outputs are unknown"))?;
-    let workspace = requirements.workspace;
-    Ok(Call { roles, kernel, device, extents, workspace, written_bytes })
+    let problem = MatmulProblem { l, m, n, k, elements: plan.elements, b_batched: plan.b_batched };
+    let matmul = blas.matmul(&problem).map_err(|error| RunReason::from(&error))?;
+    let workspace = matmul.workspace();
+    let library = blas.path().to_owned();
+    let matmul = Arc::new(matmul);
+    let product = Product { matmul, problem, library, a: plan.a, b: plan.b, d: plan.d };
+    Ok(Call { roles, work: Work::Product(Box::new(product)), workspace, written_bytes })
+}
+
+/// The sizes of values in bytes.
+fn sizes_of(program: &Program, values: &[Value], symbols: &SymbolValues) -> Result<Vec<u64>, RunReason> {
+    let sizes: Option<Vec<u64>> = values.iter().map(|value| bytes(program, *value, symbols)).collect();
+    sizes.ok_or_else(|| refused("the sizes of its outputs are unknown"))
 }
 
 /// Classifies a failed preparation: a refusal by the kernel, or a device error. `waited` is the result of

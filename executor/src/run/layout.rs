@@ -1,26 +1,28 @@
-//! Memory layout of prepared programs: one allocation holds all intermediates and workspaces.
+//! Layout of prepared programs: the steps of a launch, and one allocation for all intermediates and workspaces.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use fourfold_ir::{Program, SymbolValues, Value};
-use fourfold_scheduler::{Constraint, Partition, Plan, ReasonCode};
+use fourfold_ir::{Entity, Program, SymbolValues, Tensor, Value};
+use fourfold_scheduler::{Constraint, Partition, Plan, ReasonCode, ViewPlan};
 
-use super::call::{Call, admit, bytes, refused, results_of_nothing};
-use super::{ALIAS, FALLBACK_SEGMENT, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
+use super::call::{Call, Work, admit, bytes, refused, results_of_nothing};
+use super::homes::Homes;
+use super::memory::{Lifetimes, MemoryPlan, on_fallback, unknown};
+use super::residents::{Residents, is_param};
+use super::{ALIAS, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
+use crate::fallback;
 use crate::service::Wait;
 
-/// The alignment of each part, equal to that of driver allocations.
-pub(super) const PART_ALIGNMENT: u64 = 256;
-
-/// A program's calls, and the layout of intermediates and workspaces.
+/// A program's steps, and the layout of its memory.
 pub(super) struct Layout<'a> {
     /// The steps, in order.
     pub(super) steps: Vec<Step<'a>>,
-    /// The offset of each value that a kernel writes and the caller does not receive.
-    pub(super) intermediates: HashMap<Value, u64>,
-    /// The total size, in bytes.
-    pub(super) bytes: u64,
+    /// The intermediates and workspaces.
+    pub(super) memory: MemoryPlan,
+    /// The memory that holds each value.
+    pub(super) homes: Homes,
+    /// The constants, each with its part of the memory.
+    pub(super) constants: Vec<(usize, Tensor)>,
     /// The values that the caller must bind to an address.
     pub(super) outside: Vec<Outside>,
     /// Alignment requirements of addresses.
@@ -33,13 +35,44 @@ pub(super) enum Step<'a> {
     Call(Box<PlacedCall<'a>>),
     /// Sets a value to zero, without a launch: a reduction over nothing.
     Zero(ZeroValue),
+    /// Copies a value.
+    Copy(CopyValue),
 }
 
-/// A call with its workspace's offset.
+impl Step<'_> {
+    /// The position of its segment.
+    pub(super) fn segment(&self) -> usize {
+        match self {
+            Step::Call(call) => call.segment,
+            Step::Zero(zero) => zero.segment,
+            Step::Copy(copy) => copy.segment,
+        }
+    }
+}
+
+/// A call with the part of its workspace.
 pub(super) struct PlacedCall<'a> {
     pub(super) segment: usize,
     pub(super) call: Call<'a>,
-    pub(super) workspace: u64,
+    pub(super) workspace: usize,
+}
+
+/// A value to copy to the memory of another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CopyValue {
+    pub(super) segment: usize,
+    pub(super) from: CopySource,
+    pub(super) to: Value,
+    pub(super) bytes: u64,
+}
+
+/// The source of a copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CopySource {
+    /// A value.
+    Value(Value),
+    /// A constant, by its part of the memory.
+    Constant(usize),
 }
 
 /// A value to fill with zeros.
@@ -71,25 +104,48 @@ pub(super) struct Alignment {
 /// The scope of a preparation: consecutive segments with their inputs and outputs.
 pub(super) struct Scope<'a> {
     segments: Range<usize>,
-    inputs: &'a [Value],
-    outputs: &'a [Value],
+    inputs: Vec<Value>,
+    outputs: Vec<Value>,
+    residents: Option<&'a Residents>,
 }
 
 impl<'a> Scope<'a> {
     /// A whole program.
-    pub(super) fn program(program: &'a Program, partition: &Partition) -> Scope<'a> {
+    pub(super) fn program(program: &Program, partition: &Partition) -> Scope<'a> {
         let module = program.module();
-        Scope { segments: 0..partition.segments.len(), inputs: &module.inputs, outputs: &module.outputs }
+        Scope {
+            segments: 0..partition.segments.len(),
+            inputs: module.inputs.clone(),
+            outputs: module.outputs.clone(),
+            residents: None,
+        }
+    }
+
+    /// The part of a program that resident values leave: they are inputs, and no outputs.
+    pub(super) fn beside(program: &Program, partition: &Partition, residents: &'a Residents) -> Scope<'a> {
+        let module = program.module();
+        let is_input = |value: &Value| module.defining_op(*value).is_none();
+        let mut inputs: Vec<Value> =
+            residents.on_device().keys().copied().filter(|value| !is_input(value)).collect();
+        inputs.extend(module.inputs.iter().filter(|input| {
+            // Params that no kernel reads have no device memory.
+            !is_param(module, **input) || residents.on_device().contains_key(input)
+        }));
+        inputs.sort_unstable();
+        let computed = |value: &&Value| !is_input(value) && residents.tensor(**value).is_none();
+        let outputs = module.outputs.iter().filter(computed).copied().collect();
+        Scope { segments: 0..partition.segments.len(), inputs, outputs, residents: Some(residents) }
     }
 
     /// One segment.
-    pub(super) fn segment(partition: &'a Partition, segment: usize) -> Result<Scope<'a>, Refused> {
+    pub(super) fn segment(partition: &Partition, segment: usize) -> Result<Scope<'a>, Refused> {
         let count = partition.segments.len();
         match partition.segments.get(segment) {
             Some(planned) => Ok(Scope {
                 segments: segment..segment + 1,
-                inputs: &planned.inputs,
-                outputs: &planned.outputs,
+                inputs: planned.inputs.clone(),
+                outputs: planned.outputs.clone(),
+                residents: None,
             }),
             None => {
                 let message = format!("the partition has no segment {segment}; it has {count}");
@@ -99,7 +155,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Admits every kernel call, and assigns an offset to every part.
+/// Admits every call, and assigns an offset to every part.
 pub(super) fn lay_out<'a>(
     program: &Program,
     partition: &Partition,
@@ -107,81 +163,204 @@ pub(super) fn lay_out<'a>(
     symbols: &SymbolValues,
     machine: &Machine<'a>,
 ) -> Result<Layout<'a>, Refused> {
-    let module = program.module();
-    let mut layout = Layout {
-        steps: Vec::new(),
-        intermediates: HashMap::new(),
-        bytes: 0,
-        outside: Vec::new(),
-        alignments: Vec::new(),
-    };
-    let mut made = vec![false; module.values.len()];
-    let index = fourfold_ir::Entity::index;
-    let size = |value: Value, segment: Option<usize>| {
-        bytes(program, value, symbols).ok_or_else(|| {
-            let name = module.name_of(value);
-            Refused::new(
-                ReasonCode::ExtentRange.as_str(),
-                segment,
-                format!("the extents of `%{name}` are unknown"),
-            )
-        })
-    };
-    for &input in scope.inputs {
-        made[index(input)] = true;
-        if scope.outputs.contains(&input) {
-            let name = module.name_of(input);
-            let message = format!("the program returns its input `%{name}`, which no kernel writes");
-            return Err(Refused::new(ALIAS, None, message));
-        }
-        let name = module.name_of(input).to_owned();
-        layout.outside.push(Outside { value: input, name, bytes: size(input, None)?, is_output: false });
-    }
+    let mut builder = Builder::new(program, symbols, partition, scope);
+    builder.inputs()?;
     for position in scope.segments.clone() {
-        let segment = &partition.segments[position];
-        let Some(plan) = segment.plan() else {
-            let message = format!("segment {position} runs on the fallback; run such programs with `run`");
-            return Err(Refused::new(FALLBACK_SEGMENT, Some(position), message));
-        };
+        if scope.residents.is_some_and(|residents| residents.skips_segment(position)) {
+            continue;
+        }
+        let plan = partition.segments[position].plan().ok_or_else(|| on_fallback(position))?;
+        if let Plan::View(view) = plan {
+            builder.view(position, view)?;
+            continue;
+        }
         // Callers that want to wait have done so already.
         let deadline = Wait::Never.deadline();
         let call = admit(program, partition, position, plan, symbols, Some(machine), deadline)
             .map_err(|reason| Refused::new(reason.code, Some(position), reason.message))?;
-        if let Some(value) = call.roles.reads().find(|value| !made[index(*value)]) {
-            let name = module.name_of(value);
-            let message = format!("no segment computes `%{name}` before segment {position} reads it");
-            return Err(Refused::new(MISSING_ADDRESS, Some(position), message));
-        }
-        for (value, bytes) in call.written() {
-            made[index(value)] = true;
-            if scope.outputs.contains(&value) {
-                let name = module.name_of(value).to_owned();
-                layout.outside.push(Outside { value, name, bytes, is_output: true });
-            } else {
-                let offset = layout.part(bytes);
-                layout.intermediates.insert(value, offset);
-            }
-        }
-        if call.is_empty() {
-            layout.steps.extend(zeros(program, plan, symbols, position)?.into_iter().map(Step::Zero));
-        } else {
-            for constraint in plan.constraints() {
-                if let Constraint::PointerAlignment { value, bytes } = constraint {
-                    let bytes = u64::from(*bytes).max(1);
-                    layout.alignments.push(Alignment { segment: position, value: *value, bytes });
-                }
-            }
-            let workspace = layout.part(call.workspace);
-            layout.steps.push(Step::Call(Box::new(PlacedCall { segment: position, call, workspace })));
+        builder.call(position, plan, call)?;
+    }
+    builder.finish()
+}
+
+/// A layout in progress.
+struct Builder<'a, 'p> {
+    program: &'p Program,
+    symbols: &'p SymbolValues,
+    scope: &'p Scope<'p>,
+    homes: Homes,
+    lifetimes: Lifetimes,
+    steps: Vec<Step<'a>>,
+    constants: Vec<(usize, Tensor)>,
+    outside: Vec<Outside>,
+    alignments: Vec<Alignment>,
+    /// By value: true if it is an input, or an earlier segment computes it.
+    made: Vec<bool>,
+}
+
+impl<'a, 'p> Builder<'a, 'p> {
+    fn new(
+        program: &'p Program,
+        symbols: &'p SymbolValues,
+        partition: &Partition,
+        scope: &'p Scope<'p>,
+    ) -> Builder<'a, 'p> {
+        Builder {
+            program,
+            symbols,
+            scope,
+            homes: Homes::of(partition, scope.segments.clone(), &scope.inputs, &scope.outputs),
+            lifetimes: Lifetimes::default(),
+            steps: Vec::new(),
+            constants: Vec::new(),
+            outside: Vec::new(),
+            alignments: Vec::new(),
+            made: vec![false; program.module().values.len()],
         }
     }
-    match scope.outputs.iter().find(|output| !made[index(**output)]) {
-        None => Ok(layout),
-        Some(output) => {
-            let name = module.name_of(*output);
-            let message = format!("no segment computes the output `%{name}`");
-            Err(Refused::new(MISSING_ADDRESS, None, message))
+
+    fn size(&self, value: Value, segment: Option<usize>) -> Result<u64, Refused> {
+        let name = || self.program.module().name_of(value);
+        bytes(self.program, value, self.symbols).ok_or_else(|| unknown(name(), segment))
+    }
+
+    fn inputs(&mut self) -> Result<(), Refused> {
+        for &input in &self.scope.inputs {
+            self.made[input.index()] = true;
+            let name = self.program.module().name_of(input);
+            if self.scope.outputs.contains(&input) {
+                let message = format!("the program returns its input `%{name}`, which no kernel writes");
+                return Err(Refused::new(ALIAS, None, message));
+            }
+            let bytes = self.size(input, None)?;
+            self.outside.push(Outside { value: input, name: name.to_owned(), bytes, is_output: false });
         }
+        Ok(())
+    }
+
+    /// Checks that a value is computed before a segment reads it.
+    fn reads(&self, position: usize, value: Value) -> Result<(), Refused> {
+        if self.made[value.index()] {
+            return Ok(());
+        }
+        let name = self.program.module().name_of(value);
+        let message = format!("no segment computes `%{name}` before segment {position} reads it");
+        Err(Refused::new(MISSING_ADDRESS, Some(position), message))
+    }
+
+    /// Records that a segment computes a value, which the caller receives if it is an output.
+    fn makes(&mut self, value: Value, bytes: u64) {
+        self.made[value.index()] = true;
+        if self.scope.outputs.contains(&value) {
+            let name = self.program.module().name_of(value).to_owned();
+            self.outside.push(Outside { value, name, bytes, is_output: true });
+        }
+    }
+
+    fn view(&mut self, position: usize, view: &ViewPlan) -> Result<(), Refused> {
+        self.reads(position, view.operand)?;
+        let bytes = self.size(view.result, Some(position))?;
+        self.makes(view.result, bytes);
+        if let Some((from, to)) = self.homes.copy(view)
+            && bytes > 0
+        {
+            self.lifetimes.read(from, self.steps.len());
+            let from = CopySource::Value(from);
+            self.steps.push(Step::Copy(CopyValue { segment: position, from, to, bytes }));
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, position: usize, plan: &Plan, call: Call<'a>) -> Result<(), Refused> {
+        let step = self.steps.len();
+        for value in call.roles.reads() {
+            self.reads(position, value)?;
+            self.lifetimes.read(self.homes.home(value), step);
+        }
+        for (value, bytes) in call.written() {
+            self.makes(value, bytes);
+            if !self.homes.is_outside(value) {
+                self.lifetimes.write(value, bytes, step);
+            }
+        }
+        if let Work::Nothing { .. } = call.work {
+            let zeros = zeros(self.program, plan, self.symbols, position)?;
+            self.steps.extend(zeros.into_iter().map(Step::Zero));
+            return Ok(());
+        }
+        if let Work::Fallback { .. } = call.work {
+            return self.constants(position, plan);
+        }
+        for constraint in plan.constraints() {
+            if let Constraint::PointerAlignment { value, bytes } = constraint {
+                let (value, bytes) = (self.homes.home(*value), u64::from(*bytes).max(1));
+                self.alignments.push(Alignment { segment: position, value, bytes });
+            }
+        }
+        if let Work::Product(product) = &call.work {
+            let aligned = [product.a, product.b, product.d].into_iter().zip(product.matmul.alignments());
+            for (value, bytes) in aligned {
+                let (value, bytes) = (self.homes.home(value), u64::from(bytes));
+                self.alignments.push(Alignment { segment: position, value, bytes });
+            }
+        }
+        // A fault is reported through the workspace, after all launches.
+        let finds_faults = matches!(call.work, Work::Kernel { kernel, .. } if kernel.finds_faults());
+        let workspace = self.lifetimes.workspace(position, call.workspace, step, finds_faults);
+        self.steps.push(Step::Call(Box::new(PlacedCall { segment: position, call, workspace })));
+        Ok(())
+    }
+
+    /// Computes the results of a segment that reads no element, and copies them at each launch.
+    fn constants(&mut self, position: usize, plan: &Plan) -> Result<(), Refused> {
+        let refuse =
+            |message: String| Refused::new(ReasonCode::ExtentRange.as_str(), Some(position), message);
+        let module = self.program.module();
+        let mut known: Vec<(Value, Tensor)> = Vec::new();
+        for value in plan.roles().operands.into_iter().map(|(_, value)| value) {
+            if self.size(value, Some(position))? > 0 {
+                let name = module.name_of(value);
+                return Err(refuse(format!(
+                    "an extent is 0, but the results depend on `%{name}`; run such programs with `run`"
+                )));
+            }
+            let empty = fallback::zeros(self.program, value, self.symbols);
+            known.push((value, empty.map_err(|error| refuse(error.to_string()))?));
+        }
+        let mut ops = plan.ops();
+        ops.sort_unstable();
+        for op in ops {
+            let operation = &module.ops[op];
+            let find = |value: &Value| known.iter().find(|(known, _)| known == value).map(|(_, it)| it);
+            let operands: Option<Vec<&Tensor>> = operation.operands.iter().map(find).collect();
+            let operands = operands.ok_or_else(|| refuse("its operands are unknown".to_owned()))?;
+            let results = fallback::run_op(self.program, op, &operands, self.symbols)
+                .map_err(|error| refuse(format!("`{}`: {error}", module.op_label(op))))?;
+            known.extend(operation.results.iter().copied().zip(results));
+        }
+        for value in plan.written() {
+            let Some(at) = known.iter().position(|(known, _)| *known == value) else { continue };
+            let (_, tensor) = known.swap_remove(at);
+            let bytes = tensor.bytes().len() as u64;
+            if bytes > 0 {
+                let part = self.lifetimes.constant(value, bytes);
+                self.constants.push((part, tensor));
+                let from = CopySource::Constant(part);
+                self.steps.push(Step::Copy(CopyValue { segment: position, from, to: value, bytes }));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Layout<'a>, Refused> {
+        if let Some(output) = self.scope.outputs.iter().find(|output| !self.made[output.index()]) {
+            let name = self.program.module().name_of(*output);
+            let message = format!("no segment computes the output `%{name}`");
+            return Err(Refused::new(MISSING_ADDRESS, None, message));
+        }
+        let Builder { homes, lifetimes, steps, constants, outside, alignments, .. } = self;
+        let memory = lifetimes.assign(steps.len());
+        Ok(Layout { steps, memory, homes, constants, outside, alignments })
     }
 }
 
@@ -207,14 +386,4 @@ fn zeros(
         zeros.push(ZeroValue { segment, value, bytes: tensor.bytes().len() as u64 });
     }
     Ok(zeros)
-}
-
-impl Layout<'_> {
-    /// Reserves `bytes` bytes and returns their offset.
-    fn part(&mut self, bytes: u64) -> u64 {
-        let offset = self.bytes;
-        let end = offset.saturating_add(bytes);
-        self.bytes = end.checked_next_multiple_of(PART_ALIGNMENT).unwrap_or(u64::MAX);
-        offset
-    }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{PendingKernel, RunReason};
+use crate::blas::{Blas, BlasError};
 use crate::device::{Device, DeviceError, Stream};
 use crate::kernel::Kernel;
 use crate::service::Wait;
@@ -16,8 +17,17 @@ pub enum SegmentKernel {
     Ready(Kernel),
     /// No kernel, with the reason.
     Unavailable(RunReason),
+    /// The vendor's matrix library, for a plain `mma`.
+    Library(Blas),
     /// A kernel being built. Meanwhile the segment runs on the fallback, unless the call may wait.
     Pending(PendingKernel),
+}
+
+impl From<&BlasError> for RunReason {
+    fn from(error: &BlasError) -> RunReason {
+        let message = format!("{error} ({}): the product ran on the CPU", error.remedy());
+        RunReason { code: error.code(), message }
+    }
 }
 
 /// A device, one of its streams, and kernels for it.
@@ -65,6 +75,7 @@ impl<'a> Machine<'a> {
     pub(super) fn kernel_name(&self, segment: usize) -> String {
         match self.kernels.get(&segment) {
             Some(SegmentKernel::Ready(kernel)) => kernel.metadata().kernel.clone(),
+            Some(SegmentKernel::Library(_)) => "cublasLtMatmul".to_owned(),
             Some(SegmentKernel::Pending(pending)) => match pending.wait(Wait::Never) {
                 Some(Ok(kernel)) => kernel.metadata().kernel.clone(),
                 _ => String::new(),

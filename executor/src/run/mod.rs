@@ -3,21 +3,29 @@
 //! A kernel segment that cannot run as a kernel runs on the fallback, and its [`SegmentRun`] has the reason. Checks
 //! happen in a fixed order: run-time constraints, device, kernel availability, the kernel's device and
 //! [`signature`](fourfold_scheduler::Plan::signature), the kernel's own refusal, device memory. Nothing is launched
-//! before all checks pass; failures after that are errors. A [`Preparation`] performs these checks once, for a
-//! program of kernels only or for one kernel segment, and builds launches that can be repeated.
+//! before all checks pass; failures after that are errors. A view shares the memory of its operand, and a plain `mma`
+//! calls the vendor's library.
+//!
+//! A [`Preparation`] performs these checks once, for a program without fallback segments or for one segment, and
+//! builds launches that can be repeated. A [`Session`] runs a program repeatedly, with resident params.
 
 mod call;
 mod codes;
 mod error;
+mod homes;
+mod launch;
 mod layout;
 mod machine;
+mod memory;
 mod pending;
 mod preparation;
 mod prepared;
 mod record;
 mod refused;
+mod residents;
 mod roles;
 mod runner;
+mod session;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -29,11 +37,12 @@ use crate::service::Wait;
 
 pub(crate) use call::check_target;
 pub use codes::{
-    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS,
-    NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
+    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, HOST_OPERAND, KERNEL_REFUSED,
+    MISSING_ADDRESS, NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
 };
 pub use error::{FaultPlace, RunError};
 pub use machine::{Machine, SegmentKernel};
+pub use memory::{MemoryContent, MemoryPart, MemoryPlan, PART_ALIGNMENT, plan_memory};
 pub use pending::PendingKernel;
 pub use preparation::Preparation;
 pub use prepared::PreparedProgram;
@@ -41,6 +50,7 @@ pub use record::{LaunchArgument, LaunchRecord, LaunchWorkspace};
 pub use refused::Refused;
 pub(crate) use roles::pointer;
 use runner::Runner;
+pub use session::{DeviceTensor, Session, SessionError, SessionInput, SessionRun};
 use values::Values;
 
 /// Options of a run.
@@ -150,12 +160,14 @@ pub struct Moved {
 /// The tier that ran a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ran {
-    /// A kernel, on a device of the target.
+    /// A kernel, a library call or a view, on a device of the target.
     Kernel,
     /// A kernel with emulated instructions, on a device of another target.
     Emulated,
     /// The CPU, op by op.
     Fallback,
+    /// None: a [`Session`] has its results, which depend on params and constants only.
+    Resident,
     /// None: it did not run.
     NotRun,
 }
@@ -167,6 +179,7 @@ impl Ran {
             Ran::Kernel => "kernel",
             Ran::Emulated => "emulated",
             Ran::Fallback => "fallback",
+            Ran::Resident => "resident",
             Ran::NotRun => "not_run",
         }
     }
@@ -175,8 +188,8 @@ impl Ran {
 /// The reason that a kernel did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReason {
-    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`BUILDING`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`], the code of
-    /// an unmet constraint, or the code given in [`SegmentKernel::Unavailable`].
+    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`BUILDING`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`],
+    /// [`HOST_OPERAND`], the code of an unmet constraint, or the code given in [`SegmentKernel::Unavailable`].
     pub code: &'static str,
     /// A message for the user.
     pub message: String,

@@ -1,20 +1,23 @@
-//! Preparation: builds launches at the caller's addresses, for a program of kernels only or for one kernel segment.
+//! Preparation: builds launches at the caller's addresses, for a program without fallback segments or for one segment.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use fourfold_ir::{Program, SymbolValues, Value};
 use fourfold_scheduler::Partition;
 
-use super::layout::{Layout, PlacedCall, Scope, Step, ZeroValue, lay_out};
+use super::homes::Homes;
+use super::launch::{Launch, Unready};
+use super::layout::{Layout, PlacedCall, Scope, Step, lay_out};
+use super::memory::{MemoryContent, MemoryPlan};
 use super::prepared::{
-    PreparedProgram, ReadyCall, ReadyStep, address_of, check_addresses, check_workspace, pointers, refused,
+    Places, PreparedProgram, ReadyCall, ReadyStep, check_addresses, check_workspace, refused,
 };
-use super::roles::pointer;
+use super::residents::Residents;
 use super::{Machine, Refused};
-use crate::device::Stream;
-use crate::kernel::{Addresses, Status};
+use crate::device::{Buffer, Stream};
 
-/// Builder of launches for a program of kernels only, or for one kernel segment. Its kernels have admitted the
+/// Builder of launches for a program without fallback segments, or for one segment. Its kernels have admitted the
 /// extents, so their memory requirements are known.
 ///
 /// [`bind`](Preparation::bind) sets the address of each input and output, [`workspace`](Preparation::workspace) the
@@ -25,13 +28,15 @@ pub struct Preparation<'a> {
     layout: Layout<'a>,
     addresses: HashMap<Value, u64>,
     workspace: Option<(u64, u64)>,
+    /// Kept by the prepared program.
+    residents: Vec<Arc<Buffer>>,
 }
 
 impl<'a> Preparation<'a> {
     /// Prepares a whole program.
     ///
     /// # Errors
-    /// When a segment is not a kernel segment, or its kernel cannot run here with these extents.
+    /// When a segment runs on the fallback, or its kernel cannot run here with these extents.
     pub fn of_program(
         program: &Program,
         partition: &Partition,
@@ -55,6 +60,23 @@ impl<'a> Preparation<'a> {
         Preparation::of(program, partition, &Scope::segment(partition, segment)?, symbols, machine)
     }
 
+    /// Prepares the part of a program that resident values leave. Their addresses are bound.
+    pub(super) fn beside(
+        program: &Program,
+        partition: &Partition,
+        symbols: &SymbolValues,
+        machine: &Machine<'a>,
+        residents: &Residents,
+    ) -> Result<Preparation<'a>, Refused> {
+        let scope = Scope::beside(program, partition, residents);
+        let preparation = Preparation::of(program, partition, &scope, symbols, machine)?;
+        let resident = residents.on_device().iter();
+        let mut preparation =
+            preparation.bind_all(resident.clone().map(|(value, buffer)| (*value, buffer.address())));
+        preparation.residents = resident.map(|(_, buffer)| Arc::clone(buffer)).collect();
+        Ok(preparation)
+    }
+
     fn of(
         program: &Program,
         partition: &Partition,
@@ -63,7 +85,13 @@ impl<'a> Preparation<'a> {
         machine: &Machine<'a>,
     ) -> Result<Preparation<'a>, Refused> {
         let layout = lay_out(program, partition, scope, symbols, machine)?;
-        Ok(Preparation { machine: *machine, layout, addresses: HashMap::new(), workspace: None })
+        Ok(Preparation {
+            machine: *machine,
+            layout,
+            addresses: HashMap::new(),
+            workspace: None,
+            residents: Vec::new(),
+        })
     }
 
     /// Makes [`build`](Preparation::build) use this stream, such as a host's, instead of the device's own.
@@ -77,7 +105,12 @@ impl<'a> Preparation<'a> {
 
     /// The device memory required in addition to inputs and outputs, in bytes: intermediates and workspaces.
     pub fn workspace_size(&self) -> u64 {
-        self.layout.bytes
+        self.layout.memory.bytes
+    }
+
+    /// The layout of that memory.
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.layout.memory
     }
 
     /// Sets the device address of an input or output. 0 is valid for a value without elements.
@@ -109,51 +142,42 @@ impl<'a> Preparation<'a> {
     /// workspace. All of this memory must stay valid, and the workspace must have no other use, until the result is
     /// dropped or has other addresses.
     pub unsafe fn build(self) -> Result<PreparedProgram, Refused> {
-        let Preparation { machine, layout, addresses, workspace } = self;
+        let Preparation { machine, layout, addresses, workspace, residents } = self;
+        let Layout { steps: planned, memory, homes, constants, outside, alignments } = layout;
         let device = machine.device();
         let (workspace, owned) = match workspace {
-            Some(given) => (check_workspace(given, layout.bytes)?, None),
+            Some(given) => (check_workspace(given, memory.bytes)?, None),
             None => {
-                let size = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
+                let size = usize::try_from(memory.bytes).unwrap_or(usize::MAX);
                 let buffer = device.alloc(size).map_err(|error| Refused::device(&error, None))?;
-                ((buffer.address(), layout.bytes), Some(buffer))
+                ((buffer.address(), memory.bytes), Some(buffer))
             }
         };
-        let intermediates: HashMap<Value, u64> =
-            layout.intermediates.iter().map(|(value, offset)| (*value, workspace.0 + offset)).collect();
-        check_addresses(&layout.outside, &layout.alignments, &addresses, workspace)?;
-
-        let mut placed = Vec::with_capacity(layout.steps.len());
-        for step in layout.steps {
-            placed.push(match step {
-                Step::Call(call) => {
-                    let pointers = pointers(&call.call.roles, &addresses, &intermediates, call.segment)?;
-                    PlacedStep::Call(call, Box::new(pointers))
-                }
-                Step::Zero(zero) => {
-                    PlacedStep::Zero(zero, address_of(zero.value, &addresses, &intermediates, zero.segment)?)
-                }
-            });
-        }
+        let places = places(homes, &memory, workspace.0);
+        check_addresses(&outside, &alignments, &addresses, workspace)?;
         let stream = machine.stream();
         let _current = device.enter().map_err(|error| Refused::device(&error, None))?;
-        let mut steps = Vec::with_capacity(placed.len());
+        let mut steps = Vec::with_capacity(planned.len());
         let mut failure = None;
-        for step in placed {
-            let (call, pointers) = match step {
-                PlacedStep::Call(call, pointers) => (call, pointers),
-                PlacedStep::Zero(zero, address) => {
-                    steps.push(ReadyStep::Zero(zero, address));
-                    continue;
+        for step in planned {
+            let segment = step.segment();
+            let ready = match step {
+                Step::Zero(zero) => ReadyStep::zero(zero, &places, &addresses).ok_or(Unready::Missing),
+                Step::Copy(copy) => ReadyStep::copy(copy, &places, &addresses).ok_or(Unready::Missing),
+                Step::Call(call) => {
+                    // A kernel without a workspace gets 0: its part may be the end of the memory, which is not ours.
+                    let own = memory.parts[call.workspace].offset + workspace.0;
+                    let own = if call.call.workspace == 0 { 0 } else { own };
+                    // SAFETY: the context is current, and the stream belongs to it. Intermediates and workspaces have
+                    // parts of our own or the caller's memory that overlap nothing live at the same time. The caller
+                    // vouches for the rest; `admit` has checked the sizes.
+                    unsafe { ready(call, |value| places.address(value, &addresses), own, stream) }
                 }
             };
-            // SAFETY: the context is current, and the stream belongs to it. Intermediates and workspaces have
-            // disjoint places in our own or the caller's memory. The caller vouches for the rest; `admit` has checked
-            // the sizes.
-            match unsafe { ready(call, &pointers, workspace.0, stream) } {
-                Ok(call) => steps.push(ReadyStep::Call(call)),
-                Err(failed) => {
-                    failure = Some(failed);
+            match ready {
+                Ok(step) => steps.push(step),
+                Err(unready) => {
+                    failure = Some((segment, unready));
                     break;
                 }
             }
@@ -161,47 +185,56 @@ impl<'a> Preparation<'a> {
         // A kernel may have cleared its workspace on this stream, but is launched on others. After a failure, the
         // workspace belongs to the caller again.
         let waited = stream.synchronize();
-        if let Some((segment, status)) = failure {
-            return Err(refused(status, waited, segment));
+        if let Some((segment, unready)) = failure {
+            return Err(refused(unready, waited, segment));
         }
         waited.map_err(|error| Refused::device(&error, None))?;
+        for (part, tensor) in constants {
+            let Some(address) = places.constants.get(&part) else { continue };
+            // SAFETY: the part is as large as the tensor, and no step writes it.
+            unsafe { stream.upload_at(*address, tensor.bytes()) }
+                .map_err(|error| Refused::device(&error, None))?;
+        }
         Ok(PreparedProgram {
             steps,
             addresses,
-            intermediates,
-            outside: layout.outside,
-            alignments: layout.alignments,
+            places,
+            outside,
+            alignments,
             workspace,
             _owned: owned,
+            _residents: residents,
             device: device.clone(),
         })
     }
 }
 
-/// A step with its addresses.
-enum PlacedStep<'a> {
-    Call(Box<PlacedCall<'a>>, Box<Addresses>),
-    Zero(ZeroValue, u64),
+/// The addresses of parts of the memory at `base`.
+fn places(homes: Homes, memory: &MemoryPlan, base: u64) -> Places {
+    let (mut intermediates, mut constants) = (HashMap::new(), HashMap::new());
+    for (index, part) in memory.parts.iter().enumerate() {
+        let address = base + part.offset;
+        match part.content {
+            MemoryContent::Value(value) => drop(intermediates.insert(value, address)),
+            MemoryContent::Constant(_) => drop(constants.insert(index, address)),
+            MemoryContent::Workspace { .. } => {}
+        }
+    }
+    Places { homes, intermediates, constants }
 }
 
-/// Builds one launch, or returns its segment and the kernel's status.
+/// Builds one launch, or returns the reason that there is none.
 ///
 /// # Safety
-/// As for [`Kernel::prepare`](crate::kernel::Kernel::prepare).
+/// As for [`Launch::of`].
 unsafe fn ready(
     placed: Box<PlacedCall<'_>>,
-    pointers: &Addresses,
+    address: impl Fn(Value) -> Option<u64>,
     workspace: u64,
     stream: &Stream,
-) -> Result<ReadyCall, (usize, Status)> {
+) -> Result<ReadyStep, Unready> {
     let (segment, call) = (placed.segment, placed.call);
-    let size = usize::try_from(call.workspace).unwrap_or(usize::MAX);
-    // A kernel without a workspace gets 0: its offset may be the end of the allocation, which is not ours.
-    let address = if call.workspace == 0 { 0 } else { workspace + placed.workspace };
     // SAFETY: the caller vouches for all of it.
-    let prepared = unsafe {
-        call.kernel.prepare(&call.device, &call.extents, pointers, pointer(address), size, stream.raw())
-    };
-    let prepared = prepared.map_err(|status| (segment, status))?;
-    Ok(ReadyCall { segment, roles: call.roles, prepared })
+    let launch = unsafe { Launch::of(&call, address, workspace, stream)? };
+    Ok(ReadyStep::Call(ReadyCall { segment, roles: call.roles, launch }))
 }

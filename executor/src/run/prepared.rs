@@ -2,15 +2,19 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use fourfold_ir::Value;
 
 use super::call::unprepared;
-use super::layout::{Alignment, Outside, PART_ALIGNMENT, ZeroValue};
+use super::homes::Homes;
+use super::launch::{Launch, Unready};
+use super::layout::{Alignment, CopySource, CopyValue, Outside, ZeroValue};
+use super::memory::PART_ALIGNMENT;
 use super::roles::Roles;
 use super::{ALIAS, MISSING_ADDRESS, POINTER_ALIGNMENT, Refused, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
-use crate::kernel::{Addresses, Prepared, Status};
+use crate::kernel::Status;
 
 /// The built launches of a program or segment, ready to be put on a stream.
 ///
@@ -20,12 +24,40 @@ use crate::kernel::{Addresses, Prepared, Status};
 pub struct PreparedProgram {
     pub(super) steps: Vec<ReadyStep>,
     pub(super) addresses: HashMap<Value, u64>,
-    pub(super) intermediates: HashMap<Value, u64>,
+    pub(super) places: Places,
     pub(super) outside: Vec<Outside>,
     pub(super) alignments: Vec<Alignment>,
     pub(super) workspace: (u64, u64),
     pub(super) _owned: Option<Buffer>,
+    pub(super) _residents: Vec<Arc<Buffer>>,
     pub(super) device: Device,
+}
+
+/// The places of values in the program's own memory.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) homes: Homes,
+    /// The addresses of intermediates.
+    pub(super) intermediates: HashMap<Value, u64>,
+    /// The addresses of constants, by part of the memory.
+    pub(super) constants: HashMap<usize, u64>,
+}
+
+impl Places {
+    /// The address of a value, given those of inputs and outputs.
+    pub(super) fn address(&self, value: Value, addresses: &HashMap<Value, u64>) -> Option<u64> {
+        let home = self.homes.home(value);
+        self.intermediates.get(&home).or_else(|| addresses.get(&home)).copied()
+    }
+
+    /// The source and the target of a copy.
+    fn copy(&self, copy: &CopyValue, addresses: &HashMap<Value, u64>) -> Option<(u64, u64)> {
+        let from = match copy.from {
+            CopySource::Value(value) => self.address(value, addresses),
+            CopySource::Constant(part) => self.constants.get(&part).copied(),
+        };
+        Some((from?, self.address(copy.to, addresses)?))
+    }
 }
 
 #[derive(Debug)]
@@ -33,17 +65,40 @@ pub(super) enum ReadyStep {
     Call(ReadyCall),
     /// A value with its address.
     Zero(ZeroValue, u64),
+    /// A copy with the addresses of its source and target.
+    Copy(CopyValue, u64, u64),
+}
+
+impl ReadyStep {
+    /// Finds the address of a value to fill with zeros.
+    pub(super) fn zero(
+        zero: ZeroValue,
+        places: &Places,
+        addresses: &HashMap<Value, u64>,
+    ) -> Option<ReadyStep> {
+        Some(ReadyStep::Zero(zero, places.address(zero.value, addresses)?))
+    }
+
+    /// Finds the addresses of a copy.
+    pub(super) fn copy(
+        copy: CopyValue,
+        places: &Places,
+        addresses: &HashMap<Value, u64>,
+    ) -> Option<ReadyStep> {
+        let (from, to) = places.copy(&copy, addresses)?;
+        Some(ReadyStep::Copy(copy, from, to))
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct ReadyCall {
     pub(super) segment: usize,
     pub(super) roles: Roles,
-    pub(super) prepared: Prepared,
+    pub(super) launch: Launch,
 }
 
 impl PreparedProgram {
-    /// Enqueues every kernel on a stream. Can be captured in a graph.
+    /// Enqueues every kernel, library call and copy on a stream. Can be captured in a graph.
     ///
     /// # Errors
     /// [`DeviceError::OtherDevice`] when the stream belongs to another device. When a launch fails, the driver's
@@ -60,11 +115,14 @@ impl PreparedProgram {
         for step in &mut self.steps {
             match step {
                 // SAFETY: the context is current; the caller vouches for the rest.
-                ReadyStep::Call(call) => unsafe { call.prepared.launch(stream.raw()) }
-                    .map_err(|status| stream.fault().unwrap_or(DeviceError::Launch { status }))?,
+                ReadyStep::Call(call) => unsafe { call.launch.launch(stream)? },
                 // SAFETY: the value is at this address, in our own memory or in memory that the caller vouches for.
                 ReadyStep::Zero(zero, address) => unsafe {
                     stream.fill_at(*address, usize::try_from(zero.bytes).unwrap_or(usize::MAX), 0)?;
+                },
+                // SAFETY: as above. Source and target do not overlap: outputs overlap nothing.
+                ReadyStep::Copy(copy, from, to) => unsafe {
+                    stream.copy_at(*from, *to, usize::try_from(copy.bytes).unwrap_or(usize::MAX))?;
                 },
             }
         }
@@ -100,12 +158,42 @@ impl PreparedProgram {
         Ok(())
     }
 
+    /// The first fault of ended launches since the last query. Results of launches with a fault are wrong.
+    ///
+    /// # Safety
+    /// No launch may be in flight.
+    pub(super) unsafe fn fault(&mut self) -> Result<(), DeviceError> {
+        if !self.steps.iter().any(|step| matches!(step, ReadyStep::Call(call) if call.launch.finds_faults()))
+        {
+            return Ok(());
+        }
+        let _current = self.device.enter()?;
+        for step in &mut self.steps {
+            // SAFETY: the context is current; the caller vouches for the rest. Workspaces of such kernels are shared
+            // with nothing that is written later.
+            if let ReadyStep::Call(call) = step
+                && let Some(status) = unsafe { call.launch.fault() }
+            {
+                return Err(match status.code {
+                    Status::INDEX => DeviceError::Launch { status },
+                    _ => DeviceError::Emulation { status },
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// True if these addresses are in use.
+    pub(super) fn has_addresses(&self, addresses: &HashMap<Value, u64>) -> bool {
+        addresses.iter().all(|(value, address)| self.addresses.get(value) == Some(address))
+    }
+
     /// The address and size in bytes of the kernels' working memory.
     pub fn workspace(&self) -> (u64, u64) {
         self.workspace
     }
 
-    /// The number of kernels in a launch; 0 for an empty problem.
+    /// The number of kernels and library calls in a launch; 0 for an empty problem.
     pub fn kernels(&self) -> usize {
         self.steps.iter().filter(|step| matches!(step, ReadyStep::Call(_))).count()
     }
@@ -113,46 +201,37 @@ impl PreparedProgram {
     /// # Safety
     /// As for [`PreparedProgram::update_addresses`].
     unsafe fn update_step(&mut self, index: usize, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
+        let places = &self.places;
         match &mut self.steps[index] {
             ReadyStep::Call(call) => {
-                let pointers = pointers(&call.roles, addresses, &self.intermediates, call.segment)?;
                 // SAFETY: the context is current; the caller vouches for the addresses.
-                unsafe { call.prepared.update_addresses(&pointers) }
-                    .map_err(|status| refused(status, Ok(()), call.segment))
+                unsafe { call.launch.update(&call.roles, |value| places.address(value, addresses)) }
+                    .map_err(|unready| refused(unready, Ok(()), call.segment))
             }
             ReadyStep::Zero(zero, address) => {
-                *address = address_of(zero.value, addresses, &self.intermediates, zero.segment)?;
+                let found = places.address(zero.value, addresses);
+                *address = found.ok_or_else(|| without_address(zero.segment))?;
+                Ok(())
+            }
+            ReadyStep::Copy(copy, from, to) => {
+                let found = places.copy(copy, addresses);
+                (*from, *to) = found.ok_or_else(|| without_address(copy.segment))?;
                 Ok(())
             }
         }
     }
 }
 
-pub(super) fn pointers(
-    roles: &Roles,
-    addresses: &HashMap<Value, u64>,
-    intermediates: &HashMap<Value, u64>,
-    segment: usize,
-) -> Result<Addresses, Refused> {
-    let address = |value| address_of(value, addresses, intermediates, segment).ok();
-    roles.addresses(address).ok_or_else(|| without_address(segment))
-}
-
-pub(super) fn address_of(
-    value: Value,
-    addresses: &HashMap<Value, u64>,
-    intermediates: &HashMap<Value, u64>,
-    segment: usize,
-) -> Result<u64, Refused> {
-    let address = intermediates.get(&value).or_else(|| addresses.get(&value)).copied();
-    address.ok_or_else(|| without_address(segment))
-}
-
 fn without_address(segment: usize) -> Refused {
     Refused::new(MISSING_ADDRESS, Some(segment), "an operand or result of the kernel has no address")
 }
 
-pub(super) fn refused(status: Status, waited: Result<(), DeviceError>, segment: usize) -> Refused {
+pub(super) fn refused(unready: Unready, waited: Result<(), DeviceError>, segment: usize) -> Refused {
+    let status = match (unready, &waited) {
+        (Unready::Refused(status), _) => status,
+        (Unready::Missing, Ok(())) => return without_address(segment),
+        (Unready::Missing, Err(error)) => return Refused::device(error, Some(segment)),
+    };
     match unprepared(status, waited) {
         Ok(reason) => Refused::new(reason.code, Some(segment), reason.message),
         Err(error) => Refused::device(&error, Some(segment)),

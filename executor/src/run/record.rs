@@ -11,7 +11,8 @@ use fourfold_ir::{ElementType, Program, ScaleLayout, SymbolValues, Value};
 use fourfold_scheduler::{Constraint, Plan};
 use serde::{Serialize, Serializer};
 
-use super::call::Call;
+use super::call::{Call, Work};
+use crate::blas::MatmulProblem;
 use crate::device::{Buffer, Gpu};
 
 /// The arguments of one launch.
@@ -129,25 +130,73 @@ impl LaunchRecord {
                 poison: place.poison.filter(|_| written),
             }
         };
-        let metadata = call.kernel.metadata();
+        let described = Described::of(plan, program, &call.work, place.gpu);
         LaunchRecord {
             segment: place.segment,
-            kernel: metadata.kernel.clone(),
-            hash: metadata.hash.clone(),
-            target: metadata.target.clone(),
-            emulated: metadata.emulated,
-            library: call.kernel.path().to_owned(),
+            kernel: described.kernel,
+            hash: described.hash,
+            target: described.target,
+            emulated: call.is_emulated(),
+            library: described.library,
             ops: plan.ops().into_iter().map(|op| module.op_label(op)).collect(),
             device: place.gpu.ordinal,
             device_name: place.gpu.to_string(),
-            sm_count: call.device.sm_count,
-            extents: call.extents.values().to_vec(),
-            extent_names: metadata.extents.clone(),
+            sm_count: i32::try_from(place.gpu.sm_count).unwrap_or(i32::MAX),
+            extents: described.extents,
+            extent_names: described.extent_names,
             arguments: call.roles.named().map(argument).collect(),
             workspace: LaunchWorkspace {
                 address: place.workspace.address(),
                 bytes: call.workspace,
                 poison: place.poison.filter(|_| call.workspace > 0),
+            },
+        }
+    }
+}
+
+/// The part of a record that describes the launched code.
+struct Described {
+    kernel: String,
+    hash: String,
+    target: String,
+    library: PathBuf,
+    extents: Vec<i64>,
+    extent_names: Vec<String>,
+}
+
+impl Described {
+    fn of(plan: &Plan, program: &Program, work: &Work<'_>, gpu: &Gpu) -> Described {
+        match work {
+            Work::Kernel { kernel, extents, .. } => {
+                let metadata = kernel.metadata();
+                Described {
+                    kernel: metadata.kernel.clone(),
+                    hash: metadata.hash.clone(),
+                    target: metadata.target.clone(),
+                    library: kernel.path().to_owned(),
+                    extents: extents.values().to_vec(),
+                    extent_names: metadata.extents.clone(),
+                }
+            }
+            Work::Product(product) => {
+                let MatmulProblem { l, m, n, k, .. } = product.problem;
+                Described {
+                    kernel: "cublasLtMatmul".to_owned(),
+                    hash: String::new(),
+                    target: gpu.target().unwrap_or_default().to_owned(),
+                    library: product.library.clone(),
+                    extents: vec![l, m, n, k],
+                    extent_names: ["L", "M", "N", "K"].map(str::to_owned).to_vec(),
+                }
+            }
+            // Nothing is launched, so nothing is recorded.
+            Work::Nothing { .. } | Work::Fallback { .. } => Described {
+                kernel: plan.signature(program),
+                hash: String::new(),
+                target: gpu.target().unwrap_or_default().to_owned(),
+                library: PathBuf::new(),
+                extents: Vec::new(),
+                extent_names: Vec::new(),
             },
         }
     }

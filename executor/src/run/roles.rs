@@ -38,6 +38,13 @@ impl Roles {
         })
     }
 
+    /// The values of a plan without a kernel, in the plan's order.
+    pub(super) fn of(plan: &Plan) -> Roles {
+        let fourfold_scheduler::Roles { operands, scalars, outputs } = plan.roles();
+        let (outputs, written) = outputs.into_iter().unzip();
+        Roles { operands, scalars, outputs, written }
+    }
+
     /// The values that the kernel reads. A value read in two roles appears twice.
     pub(super) fn reads(&self) -> impl Iterator<Item = Value> + '_ {
         self.operands.iter().chain(&self.scalars).map(|(_, value)| *value)

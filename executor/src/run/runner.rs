@@ -3,16 +3,21 @@
 use std::time::Instant;
 
 use fourfold_ir::{Op, Program, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{Partition, Plan};
+use fourfold_scheduler::{Partition, Plan, ViewPlan};
 
-use super::call::{Call, admit, results_of_nothing, unprepared};
-use super::record::{LaunchPlace, LaunchRecord};
-use super::roles::pointer;
+use super::call::{Call, Work, admit, results_of_nothing};
+use super::record::LaunchRecord;
+use super::residents::Residents;
 use super::values::Values;
-use super::{DEVICE_MEMORY, Machine, Moved, Ran, RunError, RunOptions, RunReason, SegmentRun};
-use crate::device::{Buffer, DeviceError, Stream};
+use super::{
+    DEVICE_MEMORY, HOST_OPERAND, Machine, Moved, NO_DEVICE, Ran, RunError, RunOptions, RunReason, SegmentRun,
+};
+use crate::device::{Buffer, DeviceError};
 use crate::fallback;
-use crate::kernel::Prepared;
+
+mod submit;
+
+use submit::{Flight, Memory, size};
 
 /// A run in progress.
 pub(super) struct Runner<'a> {
@@ -30,6 +35,7 @@ pub(super) struct Runner<'a> {
     caused: Vec<Caused>,
     /// In debug mode, the arguments of the current segment's launch.
     record: Option<Box<LaunchRecord>>,
+    residents: Option<&'a Residents>,
 }
 
 /// Transfers and waits attributed to a segment so far.
@@ -40,9 +46,14 @@ pub(super) struct Caused {
     pub(super) synchronized: bool,
 }
 
-/// The result of trying to run a segment as its kernel.
+/// The result of trying to run a segment as planned.
 enum Attempt {
-    Ran { emulated: bool, kernel_seconds: Option<f64> },
+    /// It ran; `settled` if the uses of its operands are recorded already.
+    Ran {
+        emulated: bool,
+        kernel_seconds: Option<f64>,
+        settled: bool,
+    },
     Not(RunReason),
 }
 
@@ -62,17 +73,73 @@ impl<'a> Runner<'a> {
         let caused = vec![Caused::default(); partition.segments.len()];
         let (flight, deadline) = (Flight::default(), options.wait.deadline());
         let record = None;
-        Runner { flight, program, partition, symbols, options, machine, deadline, values, caused, record }
+        let residents = None;
+        Runner {
+            flight,
+            program,
+            partition,
+            symbols,
+            options,
+            machine,
+            deadline,
+            values,
+            caused,
+            record,
+            residents,
+        }
+    }
+
+    /// Skips what depends on params and constants only.
+    pub(super) fn with_residents(mut self, residents: &'a Residents) -> Runner<'a> {
+        self.values.reside(residents);
+        self.residents = Some(residents);
+        self
+    }
+
+    /// Uses these buffers before allocating others.
+    pub(super) fn with_buffers(mut self, buffers: Vec<Buffer>) -> Runner<'a> {
+        self.values.reuse(buffers);
+        self
+    }
+
+    /// Copies a value from the caller's device memory.
+    ///
+    /// # Safety
+    /// The address points to `bytes` bytes of the machine's device, which stay valid until the run is finished.
+    pub(super) unsafe fn take_from_device(
+        &mut self,
+        value: Value,
+        address: u64,
+        bytes: usize,
+        machine: &'a Machine<'a>,
+    ) -> Result<(), DeviceError> {
+        let buffer = self.values.take(bytes, machine)?;
+        if bytes > 0 {
+            // SAFETY: the buffer is as large, and lives until the stream is synchronized: `flight` waits first.
+            unsafe { machine.stream().copy_at(address, buffer.address(), bytes) }?;
+            self.flight.stream = Some(machine.stream());
+        }
+        self.values.set_on_device(value, buffer, 0);
+        Ok(())
     }
 
     /// Runs a segment. Its transfers and waits are filled in at the end.
     pub(super) fn segment(&mut self, position: usize) -> Result<SegmentRun, RunError> {
         let start = Instant::now();
         let segment = &self.partition.segments[position];
-        let attempt = segment.plan().map(|plan| self.kernel(position, plan)).transpose()?;
+        if self.residents.is_some_and(|residents| residents.skips_segment(position)) {
+            let Caused { moved, synchronized } = Caused::default();
+            let (ran, reason, kernel_seconds, launch) = (Ran::Resident, None, None, None);
+            return Ok(SegmentRun { ran, reason, seconds: 0.0, kernel_seconds, moved, synchronized, launch });
+        }
+        let attempt = match segment.plan() {
+            Some(Plan::View(plan)) => Some(self.view(position, plan)),
+            Some(plan) => Some(self.kernel(position, plan)?),
+            None => None,
+        };
         let (ran, reason, kernel_seconds) = match attempt {
-            Some(Attempt::Ran { emulated, kernel_seconds }) => {
-                for &op in &segment.ops {
+            Some(Attempt::Ran { emulated, kernel_seconds, settled }) => {
+                for &op in segment.ops.iter().filter(|_| !settled) {
                     let operation = &self.program.module().ops[op];
                     self.values.drop_unused(&operation.operands, &operation.results);
                 }
@@ -110,19 +177,34 @@ impl<'a> Runner<'a> {
     }
 
     /// Waits for the device. Returns the host values, and each segment's transfers and waits.
-    pub(super) fn finish(mut self) -> Result<(Vec<Option<Tensor>>, Vec<Caused>), RunError> {
+    pub(super) fn finish(self) -> Result<(Vec<Option<Tensor>>, Vec<Caused>), RunError> {
+        let (values, caused, _) = self.finish_with_buffers()?;
+        Ok((values, caused))
+    }
+
+    /// As [`Runner::finish`], and returns the buffers for another run.
+    #[allow(clippy::type_complexity, reason = "three lists of one run")]
+    pub(super) fn finish_with_buffers(
+        mut self,
+    ) -> Result<(Vec<Option<Tensor>>, Vec<Caused>, Vec<Buffer>), RunError> {
         let last = self.flight.last;
         if self.flight.stream.is_some() {
             self.caused[last].synchronized = true;
         }
         self.flight.land().map_err(|source| self.device_error(last, source))?;
-        Ok((self.values.into_host(), self.caused))
+        let (values, buffers) = self.values.into_parts();
+        Ok((values, self.caused, buffers))
     }
 
     fn fallback(&mut self, position: usize, ops: &[Op]) -> Result<(), RunError> {
         let module = self.program.module();
+        let segment = &self.partition.segments[position];
         for &op in ops {
             let operation = &module.ops[op];
+            let is_known = || operation.results.iter().all(|result| self.values.on_host(*result).is_some());
+            if self.residents.is_some_and(|residents| residents.skips_op(segment, op, is_known())) {
+                continue;
+            }
             for &operand in &operation.operands {
                 self.bring_for(position, operand)?;
             }
@@ -150,16 +232,23 @@ impl<'a> Runner<'a> {
         };
         // Without a machine, nothing is admitted.
         let Some(machine) = self.machine else { return Err(self.missing(position, plan.written()[0])) };
-        let emulated = call.kernel.metadata().emulated;
+        let emulated = call.is_emulated();
         for value in call.roles.reads() {
             self.values.check_operand(position, value)?;
         }
-        if call.is_empty() {
-            let op = || self.program.module().op_label(plan.root());
-            let results = results_of_nothing(self.program, plan, self.symbols)
-                .map_err(|source| RunError::Op { op: op(), segment: position, source })?;
-            results.into_iter().for_each(|(value, tensor)| self.values.set_on_host(value, tensor));
-            return Ok(Attempt::Ran { emulated, kernel_seconds: None });
+        match &call.work {
+            Work::Kernel { .. } | Work::Product(_) => {}
+            Work::Nothing { .. } => {
+                let op = || self.program.module().op_label(plan.root());
+                let results = results_of_nothing(self.program, plan, self.symbols)
+                    .map_err(|source| RunError::Op { op: op(), segment: position, source })?;
+                results.into_iter().for_each(|(value, tensor)| self.values.set_on_host(value, tensor));
+                return Ok(Attempt::Ran { emulated, kernel_seconds: None, settled: false });
+            }
+            Work::Fallback { .. } => {
+                self.fallback(position, &partition.segments[position].ops)?;
+                return Ok(Attempt::Ran { emulated, kernel_seconds: None, settled: true });
+            }
         }
         let memory = match self.place(position, &call, machine)? {
             Ok(memory) => memory,
@@ -176,13 +265,37 @@ impl<'a> Runner<'a> {
                 for (value, buffer) in call.roles.written.iter().zip(memory.written) {
                     self.values.set_on_device(*value, buffer, position);
                 }
-                Ok(Attempt::Ran { emulated, kernel_seconds })
+                Ok(Attempt::Ran { emulated, kernel_seconds, settled: false })
             }
             Err(reason) => {
                 memory.written.into_iter().for_each(|buffer| self.values.retire(buffer));
                 Ok(Attempt::Not(reason))
             }
         }
+    }
+
+    /// Shares the operand's device memory with a view of it. A value on the host has none; its view stays there.
+    fn view(&mut self, position: usize, plan: &ViewPlan) -> Attempt {
+        if self.values.share_on_device(plan.operand, plan.result, position) {
+            return Attempt::Ran { emulated: false, kernel_seconds: None, settled: false };
+        }
+        let name = |value: Value| self.program.module().name_of(value);
+        let (result, operand) = (name(plan.result), name(plan.operand));
+        Attempt::Not(match self.machine {
+            Some(_) => RunReason {
+                code: HOST_OPERAND,
+                message: format!(
+                    "`%{result}` is a view of `%{operand}`, which is on the host: it stays there"
+                ),
+            },
+            None => RunReason {
+                code: NO_DEVICE,
+                message: format!(
+                    "no GPU of target {} was found: the view `%{result}` is on the CPU",
+                    self.partition.target
+                ),
+            },
+        })
     }
 
     /// Allocates memory for a call and uploads its operands. If memory runs out, returns a reason and moves nothing.
@@ -215,83 +328,6 @@ impl<'a> Runner<'a> {
             }
             Err(error) => Err(self.device_error(position, error)),
         }
-    }
-
-    /// Enqueues a call on the stream, or returns the reason that it cannot be prepared.
-    fn launch(
-        &mut self,
-        position: usize,
-        call: &Call<'_>,
-        memory: &Memory,
-        machine: &'a Machine<'a>,
-    ) -> Result<Result<Option<f64>, RunReason>, RunError> {
-        let stream = machine.stream();
-        let written = |value: Value| call.roles.written.iter().position(|written| *written == value);
-        let address = |value: Value| match written(value) {
-            Some(index) => memory.written.get(index).map(Buffer::address),
-            None => self.values.on_device(value).map(Buffer::address),
-        };
-        let addresses = call.roles.addresses(address);
-        let addresses = addresses.ok_or_else(|| self.missing(position, call.roles.written[0]))?;
-        let failed = |source| self.device_error(position, source);
-        let _current = machine.device().enter().map_err(failed)?;
-        if let Some(byte) = self.options.poison {
-            for (buffer, bytes) in memory.written.iter().zip(&call.written_bytes) {
-                stream.fill(buffer, 0, size(*bytes), byte).map_err(failed)?;
-            }
-            if self.options.debug && call.workspace > 0 {
-                stream.fill(&memory.workspace, 0, size(call.workspace), byte).map_err(failed)?;
-            }
-        }
-        // SAFETY: the context is current, and the stream belongs to it. `admit` has checked that the operands have the
-        // sizes that the kernel takes; `check_operand` and `upload`, that the buffers have those sizes. Buffers and
-        // workspace live at least until they are retired. After that, only later work on the same stream reuses them,
-        // or they are freed, which waits for the device. Earlier work on the stream no longer needs the memory that
-        // this call gets.
-        let prepared = unsafe {
-            call.kernel.prepare(
-                &call.device,
-                &call.extents,
-                &addresses,
-                pointer(memory.workspace.address()),
-                size(call.workspace),
-                stream.raw(),
-            )
-        };
-        let mut prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(status) => {
-                let reason = unprepared(status, stream.synchronize()).map_err(failed)?;
-                self.caused[position].synchronized = true;
-                return Ok(Err(reason));
-            }
-        };
-        let start = self.options.locate.then(|| stream.record()).transpose().map_err(failed)?;
-        // SAFETY: as for preparing. It is launched once. `Flight` keeps it until the stream has been synchronized,
-        // and the machine, which is borrowed for longer, keeps its kernel loaded.
-        let launched = unsafe { prepared.launch(stream.raw()) };
-        let failure = launched.err().map(|status| stream.fault().unwrap_or(DeviceError::Launch { status }));
-        let start = match (failure, start) {
-            (None, start) => start,
-            (Some(error), _) => return Err(failed(error)),
-        };
-        let checks_emulation = call.kernel.finds_emulation_faults();
-        if checks_emulation {
-            stream.synchronize().map_err(failed)?;
-            // SAFETY: the context is current, and the kernel's only launch has ended.
-            if let Some(status) = unsafe { call.kernel.emulation_fault() } {
-                return Err(failed(DeviceError::Emulation { status }));
-            }
-        }
-        let measured = start.map(|start| {
-            let end = stream.record()?;
-            stream.synchronize()?;
-            Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
-        });
-        let measured = measured.transpose().map_err(failed);
-        self.caused[position].synchronized |= self.options.locate || checks_emulation;
-        self.flight.take_off(stream, prepared, position);
-        Ok(Ok(measured?))
     }
 
     /// Moves a value to the host for a segment or the caller.
@@ -327,64 +363,4 @@ impl<'a> Runner<'a> {
         }
         error
     }
-
-    fn record_of(
-        &self,
-        segment: usize,
-        plan: &Plan,
-        call: &Call<'_>,
-        memory: &Memory,
-        machine: &Machine<'_>,
-    ) -> LaunchRecord {
-        let (gpu, poison) = (machine.device().gpu(), self.options.poison);
-        let place = LaunchPlace { segment, gpu, workspace: &memory.workspace, poison };
-        LaunchRecord::of(self.program, plan, self.symbols, call, &place, |value| {
-            match call.roles.written.iter().position(|written| *written == value) {
-                Some(index) => memory.written.get(index),
-                None => self.values.on_device(value),
-            }
-        })
-    }
-}
-
-/// The memory of a call besides its operands.
-struct Memory {
-    /// One buffer for each value written.
-    written: Vec<Buffer>,
-    workspace: Buffer,
-}
-
-/// Calls that may be in flight. They are kept until the stream is synchronized, since their kernels must stay loaded.
-#[derive(Default)]
-struct Flight<'a> {
-    stream: Option<&'a Stream>,
-    calls: Vec<Prepared>,
-    /// The segment of the last launch.
-    last: usize,
-}
-
-impl<'a> Flight<'a> {
-    fn take_off(&mut self, stream: &'a Stream, call: Prepared, segment: usize) {
-        self.stream = Some(stream);
-        self.calls.push(call);
-        self.last = segment;
-    }
-
-    /// Waits for all calls.
-    fn land(&mut self) -> Result<(), DeviceError> {
-        let waited = self.stream.take().map_or(Ok(()), Stream::synchronize);
-        self.calls.clear();
-        waited
-    }
-}
-
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        let _ = self.land();
-    }
-}
-
-/// Converts a device size to a host size. Sizes come from tensors or kernels.
-fn size(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
 }

@@ -1,9 +1,12 @@
 //! The values of a run: their location, on host or device, and their lifetime.
 
+use std::sync::Arc;
+
 use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Entity, Program, SymbolValues, Tensor, Value};
 
 use super::record::describe;
+use super::residents::Residents;
 use super::{Machine, RunError};
 use crate::device::{Buffer, DeviceError};
 
@@ -14,8 +17,9 @@ pub(super) struct Values<'a> {
     symbols: &'a SymbolValues,
     inputs: Vec<Option<&'a Tensor>>,
     host: Vec<Option<Tensor>>,
-    device: Vec<Option<Buffer>>,
-    /// The segment whose kernel computed the value.
+    /// A value and its views share one buffer.
+    device: Vec<Option<Arc<Buffer>>>,
+    /// The segment that computed the value on the device.
     made_by: Vec<Option<usize>>,
     /// Remaining uses.
     uses: Vec<usize>,
@@ -60,6 +64,21 @@ impl<'a> Values<'a> {
         }
     }
 
+    /// Adds the values that stay the same in every call.
+    pub(super) fn reside(&mut self, residents: &'a Residents) {
+        for (value, tensor) in residents.on_host() {
+            self.inputs[value.index()] = Some(tensor);
+        }
+        for (value, buffer) in residents.on_device() {
+            self.device[value.index()] = Some(Arc::clone(buffer));
+        }
+    }
+
+    /// Uses these buffers before allocating others.
+    pub(super) fn reuse(&mut self, buffers: Vec<Buffer>) {
+        self.retired.extend(buffers);
+    }
+
     /// The value on the host, if present.
     pub(super) fn on_host(&self, value: Value) -> Option<&Tensor> {
         self.inputs[value.index()].or(self.host[value.index()].as_ref())
@@ -67,10 +86,10 @@ impl<'a> Values<'a> {
 
     /// The value on the device, if present.
     pub(super) fn on_device(&self, value: Value) -> Option<&Buffer> {
-        self.device[value.index()].as_ref()
+        self.device[value.index()].as_deref()
     }
 
-    /// The segment whose kernel computed the value.
+    /// The segment that computed the value on the device.
     pub(super) fn made_by(&self, value: Value) -> Option<usize> {
         self.made_by[value.index()]
     }
@@ -82,7 +101,16 @@ impl<'a> Values<'a> {
     /// Stores a result of a segment's kernel.
     pub(super) fn set_on_device(&mut self, value: Value, buffer: Buffer, segment: usize) {
         self.made_by[value.index()] = Some(segment);
-        self.device[value.index()] = Some(buffer);
+        self.device[value.index()] = Some(Arc::new(buffer));
+    }
+
+    /// Makes `result` a view of `operand` by sharing its buffer. Returns `false`, and does nothing, if the operand is
+    /// not on the device.
+    pub(super) fn share_on_device(&mut self, operand: Value, result: Value, segment: usize) -> bool {
+        let Some(buffer) = self.device[operand.index()].clone() else { return false };
+        self.made_by[result.index()] = Some(segment);
+        self.device[result.index()] = Some(buffer);
+        true
     }
 
     /// Returns and clears whether the host waited for the device.
@@ -127,7 +155,7 @@ impl<'a> Values<'a> {
         machine.stream().upload_all(&copies)?;
         self.waited |= bytes > 0;
         for (value, buffer) in room {
-            self.device[value.index()] = Some(buffer);
+            self.device[value.index()] = Some(Arc::new(buffer));
         }
         Ok(bytes)
     }
@@ -208,6 +236,8 @@ impl<'a> Values<'a> {
             // Kept values are needed on the host; once there, their device copy is not.
             if (!self.kept[index] || self.on_host(*value).is_some())
                 && let Some(buffer) = self.device[index].take()
+                // Otherwise a view still uses the buffer, or the value that it is a view of.
+                && let Some(buffer) = Arc::into_inner(buffer)
             {
                 self.retire(buffer);
             }
@@ -231,9 +261,11 @@ impl<'a> Values<'a> {
         Ok(true)
     }
 
-    /// The values on the host, by value index.
-    pub(super) fn into_host(self) -> Vec<Option<Tensor>> {
-        self.host
+    /// The values on the host, by value index, and the buffers that nothing else holds.
+    pub(super) fn into_parts(self) -> (Vec<Option<Tensor>>, Vec<Buffer>) {
+        let mut buffers = self.retired;
+        buffers.extend(self.device.into_iter().flatten().filter_map(Arc::into_inner));
+        (self.host, buffers)
     }
 
     /// Checks that a kernel's operand has its value's type.

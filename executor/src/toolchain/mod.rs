@@ -24,6 +24,7 @@ mod locate;
 mod pins;
 mod pip;
 mod provision;
+mod roots;
 mod tree;
 mod version;
 
@@ -36,6 +37,7 @@ pub use known_bad::{KNOWN_BAD, KnownBad, Tool, all_known_bad, known_bad};
 pub use locate::{Cutlass, Origin, Toolchain, ToolchainOptions, locate, locate_with_progress};
 pub use pins::{ARCHITECTURES, PINNED, Part, Pin, Pinned};
 pub use provision::{parts_for, provision, provision_from, provisioned_folder};
+pub(crate) use roots::toolkit_roots;
 pub use version::{OLDEST_CUTLASS, OLDEST_NVCC, Version, needs_cutlass, oldest_nvcc_for};
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
-typedef struct { int64_t values[8]; uint32_t count; } fourfold_extents;
+typedef struct { int64_t values[16]; uint32_t count; } fourfold_extents;
 typedef struct { const void *operands[32]; uint32_t operand_count; const float *scalars[8]; uint32_t scalar_count; void *outputs[8]; uint32_t output_count; } fourfold_addresses;
 typedef struct { uint64_t workspace, operands[32], outputs[8]; } fourfold_requirements;
 typedef struct { fourfold_extents extents; fourfold_addresses addresses; void *workspace; size_t workspace_size; } call;
@@ -53,9 +53,9 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #define EMULATED_TEXT "false"
 #endif
 
-uint32_t fourfold_abi_version(void) { return 5; }
+uint32_t fourfold_abi_version(void) { return 6; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":5,\"target\":\"" TARGET "\",\"kernel\":\"" KERNEL "\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
+    return "{\"abi\":6,\"target\":\"" TARGET "\",\"kernel\":\"" KERNEL "\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
            "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\"," ROLES
            ",\"emulated\":" EMULATED_TEXT "}";
 }
@@ -362,7 +362,8 @@ int32_t fourfold_launch(void *prepared, void *on) {
 void fourfold_destroy(void *prepared) { free(prepared); }
 
 #ifdef EMULATION_FAULT
-int32_t fourfold_emulation_fault(char *message, size_t size) {
+int32_t fourfold_fault(void *prepared, char *message, size_t size) {
+  (void)prepared;
   if (EMULATION_FAULT != 0) {
     snprintf(message, size, "fault %d: columns of tensor memory that are not allocated", EMULATION_FAULT);
   }

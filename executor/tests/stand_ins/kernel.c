@@ -5,12 +5,12 @@
 #include <string.h>
 
 #ifndef ABI
-#define ABI 5
+#define ABI 6
 #endif
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
 // The extents are L, M, N and K. The first operands are A, SFA, B and SFB.
-typedef struct { int64_t values[8]; uint32_t count; } fourfold_extents;
+typedef struct { int64_t values[16]; uint32_t count; } fourfold_extents;
 typedef struct { const void *operands[32]; uint32_t operand_count; const float *scalars[8]; uint32_t scalar_count; void *outputs[8]; uint32_t output_count; } fourfold_addresses;
 typedef struct { uint64_t workspace, operands[32], outputs[8]; } fourfold_requirements;
 typedef struct { fourfold_addresses addresses; int launches; } call;

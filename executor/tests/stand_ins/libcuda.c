@@ -1,5 +1,7 @@
 // A CUDA driver whose device memory is host memory. It queues work, and runs it only when a caller waits for it. Code
 // that does not wait, or frees memory too early, therefore fails.
+#define _GNU_SOURCE
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +40,14 @@ static double now;
 static _Thread_local void *stack[16];
 static _Thread_local int depth;
 
+// Threads use the driver one at a time. Work runs on the thread that waits, within the driver.
+static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static int lock(void) { pthread_mutex_lock(&mutex); return 0; }
+static void unlock(int *locked) { (void)locked; pthread_mutex_unlock(&mutex); }
+#define LOCK __attribute__((cleanup(unlock), unused)) int locked = lock()
+
 EXPORT void stand_in_set(int which, uint64_t value) {
+    LOCK;
     settings[which] = value;
     if (which == FAULT) lost = 0;
     // Emulates a host that sets its own context.
@@ -50,13 +59,13 @@ EXPORT void stand_in_set(int which, uint64_t value) {
     }
     counters[MEMORIES] = counters[BYTES] = 0;
 }
-EXPORT uint64_t stand_in_get(int which) { return which == DEPTH ? (uint64_t)depth : counters[which]; }
+EXPORT uint64_t stand_in_get(int which) { LOCK; return which == DEPTH ? (uint64_t)depth : counters[which]; }
 
 static int ready(void) { return lost ? lost : depth == 0 ? INVALID_CONTEXT : 0; }
-#define READY do { int code = ready(); if (code) return code; } while (0)
+#define READY LOCK; do { int code = ready(); if (code) return code; } while (0)
 // Returns whether a stream belongs to another context than the current one. The default stream belongs to all.
 static int strays(const struct stream *stream) { return stream->context && (!depth || stack[depth - 1] != stream->context); }
-#define MINE(stream) do { READY; if ((stream) && strays(stream)) { counters[STRAYS]++; return INVALID_CONTEXT; } } while (0)
+#define MINE(stream) READY; do { if ((stream) && strays(stream)) { counters[STRAYS]++; return INVALID_CONTEXT; } } while (0)
 
 static void push(struct queue *queue, work run, const void *argument, size_t size) {
     struct op *op = malloc(sizeof *op + size);
@@ -74,6 +83,7 @@ static void enqueue(struct stream *stream, work run, const void *argument, size_
     push(stream->capturing ? &stream->recorded : &stream->work, run, argument, size);
 }
 static void enqueue_kernel(struct stream *stream, work run, const void *argument, size_t size) {
+    LOCK;
     counters[LAUNCHES]++, counters[STRAYS] += strays(stream);
     enqueue(stream, run, argument, size);
 }
@@ -118,8 +128,8 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
     *value = attribute == 75 ? (device ? 9 : 10) : attribute == 76 ? 0 : attribute == 16 ? 148 : attribute == 38 ? (int)settings[L2] : 232448;
     return 0;
 }
-EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &contexts[device]; counters[CONTEXTS]++; return 0; }
-EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; counters[CONTEXTS]--; return 0; }
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { LOCK; *context = &contexts[device]; counters[CONTEXTS]++; return 0; }
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { LOCK; (void)device; counters[CONTEXTS]--; return 0; }
 EXPORT int cuCtxGetCurrent(void **context) { *context = depth ? stack[depth - 1] : NULL; return 0; }
 EXPORT int cuCtxPushCurrent_v2(void *context) { stack[depth++] = context; return 0; }
 EXPORT int cuCtxPopCurrent_v2(void **context) { if (!depth) return INVALID_CONTEXT; *context = stack[--depth]; return 0; }
@@ -206,6 +216,7 @@ EXPORT int cuStreamCreate(struct stream **stream, unsigned flags) {
     return OUT_OF_MEMORY;
 }
 EXPORT int cuStreamDestroy_v2(struct stream *stream) {
+    LOCK;
     drain(stream);
     for (int i = 0; i < 256; i++) if (streams[i] == stream) streams[i] = NULL;
     clear(&stream->recorded);
@@ -219,7 +230,7 @@ EXPORT int cuStreamSynchronize(struct stream *stream) {
     if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
     return drain(of(stream));
 }
-EXPORT int cuStreamIsCapturing(struct stream *stream, int *status) { *status = of(stream)->capturing; return 0; }
+EXPORT int cuStreamIsCapturing(struct stream *stream, int *status) { LOCK; *status = of(stream)->capturing; return 0; }
 EXPORT int cuStreamQuery(struct stream *stream) {
     MINE(stream);
     if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
@@ -268,8 +279,8 @@ EXPORT int cuGraphExecUpdate_v2(struct queue *executable, struct queue *graph, v
     for (struct op *op = graph->first; op; op = op->next) push(executable, op->run, op->argument, op->size);
     return 0;
 }
-EXPORT int cuGraphDestroy(struct queue *graph) { clear(graph); free(graph); counters[GRAPHS]--; return 0; }
-EXPORT int cuGraphExecDestroy(struct queue *graph) { drain_all(); return cuGraphDestroy(graph); }
+EXPORT int cuGraphDestroy(struct queue *graph) { LOCK; clear(graph); free(graph); counters[GRAPHS]--; return 0; }
+EXPORT int cuGraphExecDestroy(struct queue *graph) { LOCK; drain_all(); return cuGraphDestroy(graph); }
 
 // A node is its `op`, and so is the function of a kernel.
 struct kernel_node { struct op *function; unsigned grid[3], block[3], shared; void **parameters, *extra, *kernel, *context; };
@@ -336,4 +347,4 @@ EXPORT int cuEventElapsedTime_v2(float *milliseconds, struct event *start, struc
     *milliseconds = (float)(end->time - start->time);
     return 0;
 }
-EXPORT int cuEventDestroy_v2(struct event *event) { drain_all(); free(event); counters[EVENTS]--; return 0; }
+EXPORT int cuEventDestroy_v2(struct event *event) { LOCK; drain_all(); free(event); counters[EVENTS]--; return 0; }

@@ -648,11 +648,11 @@ fn the_version_is_checked_before_any_other_symbol() {
             &error,
             "abi_mismatch",
             BuildFault::OurBug,
-            &format!("has kernel ABI version {version}, but version 5 is required"),
+            &format!("has kernel ABI version {version}, but version 6 is required"),
         );
         assert!(matches!(
             error,
-            BuildError::Load { source: LoadError::AbiMismatch { found, expected: 5, .. }, .. }
+            BuildError::Load { source: LoadError::AbiMismatch { found, expected: 6, .. }, .. }
                 if found == version
         ));
     }
@@ -682,7 +682,7 @@ fn a_missing_or_broken_library_is_told_apart() {
 fn a_kernel_answers_without_a_gpu() {
     let bench = Bench::new();
     let kernel = Kernel::load(&bench.good()).unwrap();
-    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (5, [128, 128, 256]));
+    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (6, [128, 128, 256]));
     let device = Device { sm_count: 148, max_active_clusters: 3 };
     let extents = Extents::of_product(2, 37, 136, 96);
     let (mut operands, mut outputs) = ([0; MAX_OPERANDS], [0; MAX_OUTPUTS]);

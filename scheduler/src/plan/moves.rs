@@ -1,6 +1,6 @@
 //! The plan of a move: elements copied bit for bit to other places.
 
-use fourfold_ir::{Dim, ElementType, Op, ScaleLayout, Value};
+use fourfold_ir::{Dim, Op, ScaleLayout, Value};
 
 use super::Constraint;
 
@@ -12,111 +12,103 @@ pub struct MovePlan {
     pub op: Op,
     /// The copy, without names and extents.
     pub program: MoveProgram,
-    /// The values that the kernel reads, in the order of the op's operands.
+    /// The values that the kernel reads, in the order of the op's operands. Operands without elements are left out.
     pub operands: Vec<Value>,
     /// The value that it writes.
     pub result: Value,
-    /// The extents of a call, in the order that [`MoveKind`] states.
+    /// The numbers of a call, in the order of [`MoveProgram::extent_names`].
     pub extents: Vec<Dim>,
     /// The conditions that a call must meet before the kernel is launched.
     pub constraints: Vec<Constraint>,
 }
 
 /// A copy, independent of names and extents. Equal copies have equal kernels.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct MoveProgram {
-    /// The copy.
-    pub kind: MoveKind,
-    /// The element type. Kernels depend on its width only, but a signature names it.
-    pub element: ElementType,
-}
-
-/// The kind of a copy, with the extents of a call. Adjacent axes that move together are one axis.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum MoveKind {
-    /// `transpose`, `broadcast`, `slice` and `pad`. Result axis d reads the operand as `axes[d]` states.
+///
+/// Extents, strides and offsets are numbers of a call, so one kernel serves every op of its kind. Units are elements of
+/// `bits` bits, or bytes where the program states no width. FP4 is moved in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MoveProgram {
+    /// `transpose`, `broadcast` and `slice` to a result `[D0, .., D5]`.
     ///
-    /// Extents: those of the result, then those of the operand. Result axes that read no operand axis repeat.
+    /// Its unit at index `[i0, .., i5]` is the operand's unit O0 + O1 + O2 + Σ i · S. The operand has E units. Adjacent
+    /// axes that move together are one axis, and extents of 1 precede them.
     Strided {
-        /// By result axis.
-        axes: Vec<MoveAxis>,
-        /// The number of operand axes.
-        operand_axes: u32,
-        /// The bits of elements whose index is outside the operand, as `pad` adds them; `None` if there are none.
-        fill: Option<u32>,
+        /// The bits of a unit: 8, 16 or 32.
+        bits: u32,
     },
-    /// `concat` of this many operands `[O, N_i, I]` to `[O, ΣN_i, I]`. Extents: O, I, then N_0, N_1 and so on.
+    /// `pad` of an operand `[E0, .., E4]` to `[D0, .., D4]`.
+    ///
+    /// The result's unit at index i is the operand's at i - P, or F where that is outside the operand.
+    Pad {
+        /// The bits of a unit: 8, 16 or 32.
+        bits: u32,
+    },
+    /// `concat` of operands `[O, R0]`, `[O, R1]` and so on to `[O, R]`, with R their sum.
     Concat {
         /// The number of operands.
         operands: u32,
     },
-    /// `gather` of x `[O, N, I]` at indices `[C]` to `[O, C, I]`. Extents: O, N, I, C. An index outside 0..N is a fault.
+    /// `gather` of x `[O, A, I]` at indices `[C]` to `[O, C, I]`. An index outside 0..A is a fault of the launch.
     Gather,
-    /// `swizzle_scales` of scales `[L, M, B]`. Extents: L, M, B, with B the scales of one row.
+    /// `swizzle_scales` of scales `[L, M, B]`, from row-major to blocked or back. Padding becomes zero.
     Swizzle {
-        /// The layout of the operand; `None` for numbers without a layout, which are row-major.
-        from: Option<ScaleLayout>,
-        /// The layout of the result, likewise.
-        to: Option<ScaleLayout>,
+        /// The layout of the result. Linear includes numbers without a layout.
+        to: ScaleLayout,
     },
-}
-
-/// The operand index of a result axis: `start + index * step` along `operand`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MoveAxis {
-    /// The operand axis; `None` if the result repeats along this axis.
-    pub operand: Option<u32>,
-    /// The first index, negative where `pad` adds elements before it.
-    pub start: i64,
-    /// The distance of two indices, at least 1.
-    pub step: u64,
-}
-
-impl MoveProgram {
-    /// A description of the copy, which the generated library also reports.
-    ///
-    /// Examples are `move bf16 strided 1+0*1,0+0*1 of 2`, `move f32 concat 3`, `move bf16 gather` and
-    /// `move f8E4M3FN swizzle linear blocked`.
-    pub fn signature(&self) -> String {
-        let layout = |layout: Option<ScaleLayout>| layout.map_or("plain", ScaleLayout::name);
-        let kind = match &self.kind {
-            MoveKind::Strided { axes, operand_axes, fill } => {
-                let axis = |axis: &MoveAxis| match axis.operand {
-                    Some(of) => format!("{of}{:+}*{}", axis.start, axis.step),
-                    None => "repeat".to_owned(),
-                };
-                let axes: Vec<String> = axes.iter().map(axis).collect();
-                let fill = fill.map_or(String::new(), |bits| format!(" fill {bits:08x}"));
-                format!("strided {} of {operand_axes}{fill}", axes.join(","))
-            }
-            MoveKind::Concat { operands } => format!("concat {operands}"),
-            MoveKind::Gather => "gather".to_owned(),
-            MoveKind::Swizzle { from, to } => format!("swizzle {} {}", layout(*from), layout(*to)),
-        };
-        format!("move {} {kind}", self.element)
-    }
-
-    /// The names of the extents of a call in the C interface, in order.
-    pub fn extent_names(&self) -> Vec<&'static str> {
-        const RESULT: [&str; MAX_MOVE_AXES] = ["D0", "D1", "D2", "D3", "D4", "D5"];
-        const OPERAND: [&str; MAX_MOVE_AXES] = ["E0", "E1", "E2", "E3", "E4", "E5"];
-        const JOINED: [&str; MAX_MOVE_OPERANDS] = ["N0", "N1", "N2", "N3", "N4", "N5", "N6", "N7"];
-        match &self.kind {
-            MoveKind::Strided { axes, operand_axes, .. } => {
-                let of_operand = OPERAND.iter().take(*operand_axes as usize);
-                RESULT.iter().take(axes.len()).chain(of_operand).copied().collect()
-            }
-            MoveKind::Concat { operands } => {
-                ["O", "I"].iter().chain(JOINED.iter().take(*operands as usize)).copied().collect()
-            }
-            MoveKind::Gather => vec!["O", "N", "I", "C"],
-            MoveKind::Swizzle { .. } => vec!["L", "M", "B"],
-        }
-    }
 }
 
 /// The maximum number of axes of a strided move, after adjacent axes that move together are joined.
 pub const MAX_MOVE_AXES: usize = 6;
 
+/// The maximum number of offsets of a strided move. Offsets that are multiples of the same symbols are joined.
+pub const MAX_MOVE_OFFSETS: usize = 3;
+
+/// The maximum number of axes of a `pad`, after axes without padding are joined to the axis before them.
+pub const MAX_PAD_AXES: usize = 5;
+
 /// The maximum number of operands of a `concat` in one kernel.
 pub const MAX_MOVE_OPERANDS: usize = 8;
+
+const RESULT: [&str; MAX_MOVE_AXES] = ["D0", "D1", "D2", "D3", "D4", "D5"];
+const STRIDES: [&str; MAX_MOVE_AXES] = ["S0", "S1", "S2", "S3", "S4", "S5"];
+const OFFSETS: [&str; MAX_MOVE_OFFSETS] = ["O0", "O1", "O2"];
+const OPERAND: [&str; MAX_PAD_AXES] = ["E0", "E1", "E2", "E3", "E4"];
+const PADDING: [&str; MAX_PAD_AXES] = ["P0", "P1", "P2", "P3", "P4"];
+const ROWS: [&str; MAX_MOVE_OPERANDS] = ["R0", "R1", "R2", "R3", "R4", "R5", "R6", "R7"];
+
+impl MoveProgram {
+    /// A description of the copy, which the generated library also reports.
+    ///
+    /// Examples are `move 16 strided`, `move 8 pad`, `move concat 3`, `move gather` and `move swizzle blocked`.
+    pub fn signature(&self) -> String {
+        match self {
+            MoveProgram::Strided { bits } => format!("move {bits} strided"),
+            MoveProgram::Pad { bits } => format!("move {bits} pad"),
+            MoveProgram::Concat { operands } => format!("move concat {operands}"),
+            MoveProgram::Gather => "move gather".to_owned(),
+            MoveProgram::Swizzle { to } => format!("move swizzle {to}"),
+        }
+    }
+
+    /// The names of the numbers of a call in the C interface, in order.
+    pub fn extent_names(&self) -> Vec<&'static str> {
+        match self {
+            MoveProgram::Strided { .. } => {
+                RESULT.iter().chain(&STRIDES).chain(&OFFSETS).chain(&["E"]).copied().collect()
+            }
+            MoveProgram::Pad { .. } => RESULT
+                .iter()
+                .take(MAX_PAD_AXES)
+                .chain(&OPERAND)
+                .chain(&PADDING)
+                .chain(&["F"])
+                .copied()
+                .collect(),
+            MoveProgram::Concat { operands } => {
+                ["O", "R"].iter().chain(ROWS.iter().take(*operands as usize)).copied().collect()
+            }
+            MoveProgram::Gather => vec!["O", "A", "I", "C"],
+            MoveProgram::Swizzle { .. } => vec!["L", "M", "B"],
+        }
+    }
+}

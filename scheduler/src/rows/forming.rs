@@ -20,36 +20,36 @@ pub(crate) struct Regions {
 }
 
 /// A region while it grows.
-struct Region {
-    space: Space,
-    stage: usize,
-    depth: usize,
-    is_static: bool,
-    ops: Vec<Op>,
+pub(super) struct Region {
+    pub(super) space: Space,
+    pub(super) stage: usize,
+    pub(super) depth: usize,
+    pub(super) is_static: bool,
+    pub(super) ops: Vec<Op>,
     /// The values that it reads.
-    reads: Vec<(Value, Place)>,
-    steps: usize,
-    matrices: Option<[Dim; 2]>,
+    pub(super) reads: Vec<(Value, Place)>,
+    pub(super) steps: usize,
+    pub(super) matrices: Option<[Dim; 2]>,
 }
 
-struct Former<'a> {
-    program: &'a Program,
-    capability: &'a RowCapability,
+pub(super) struct Former<'a> {
+    pub(super) program: &'a Program,
+    pub(super) capability: &'a RowCapability,
     /// By op: its stage.
-    stages: Vec<usize>,
+    pub(super) stages: Vec<usize>,
     /// By op: true if it depends on params and constants only.
-    is_static: Vec<bool>,
-    regions: Vec<Region>,
+    pub(super) is_static: Vec<bool>,
+    pub(super) regions: Vec<Region>,
     /// By region: the region that it was merged into, or itself.
-    merged: Vec<usize>,
+    pub(super) merged: Vec<usize>,
     /// By op: its region, or its depth outside all regions.
-    places: Vec<Unit>,
+    pub(super) places: Vec<Unit>,
     /// The place of each value that a region defines.
-    members: HashMap<Value, RowShape>,
+    pub(super) members: HashMap<Value, RowShape>,
 }
 
 #[derive(Clone, Copy)]
-enum Unit {
+pub(super) enum Unit {
     /// In a kernel, or not visited yet.
     None,
     Region(usize),
@@ -170,18 +170,13 @@ impl Former<'_> {
         }
         let Some(needs) = self.needs(op, &space) else { return false };
         let inside = |value: &Value| self.is_in(*value, candidates);
-        for (position, (value, place)) in
-            needs.reads.iter().enumerate().filter(|(_, (value, _))| inside(value))
+        if !needs
+            .reads
+            .iter()
+            .enumerate()
+            .all(|(at, (value, place))| !inside(value) || self.can_read(op, at, *value, place, &space))
         {
-            let serves = |found: &RowShape| place.repeat.is_none() && space.serves(*found, place.shape);
-            let kind = &self.program.module().ops[op].kind;
-            // The kernel reads the scale of a tensor from memory.
-            let is_global =
-                position > 0 && matches!(kind, OpKind::BlockQuantize { .. } | OpKind::BlockDequantize { .. });
-            let is_thin = needs_whole(kind) && self.is_thin(*value);
-            if is_global || is_thin || !self.members.get(value).is_some_and(serves) {
-                return false;
-            }
+            return false;
         }
         let outside = needs.reads.iter().filter(|(value, _)| !inside(value));
         if !self.has_room(candidates, outside, needs.steps, needs.matrices.as_ref()) {
@@ -194,8 +189,26 @@ impl Former<'_> {
         true
     }
 
+    /// Returns whether an op can read a value that its own kernel defines.
+    pub(super) fn can_read(
+        &self,
+        op: Op,
+        position: usize,
+        value: Value,
+        place: &Place,
+        space: &Space,
+    ) -> bool {
+        let kind = &self.program.module().ops[op].kind;
+        // The kernel reads the scale of a tensor from memory.
+        let is_global =
+            position > 0 && matches!(kind, OpKind::BlockQuantize { .. } | OpKind::BlockDequantize { .. });
+        let is_thin = needs_whole(kind) && self.is_thin(value);
+        let serves = |found: &RowShape| place.repeat.is_none() && space.serves(*found, place.shape);
+        !is_global && !is_thin && self.members.get(&value).is_some_and(serves)
+    }
+
     /// Returns whether one kernel can be all these regions, with more reads and steps.
-    fn has_room<'b>(
+    pub(super) fn has_room<'b>(
         &'b self,
         regions: &[usize],
         more: impl Iterator<Item = &'b (Value, Place)>,
@@ -218,46 +231,8 @@ impl Former<'_> {
         steps <= max_steps && reads.len() <= max_operands && repeats <= max_repeats && stated.len() <= 1
     }
 
-    /// Merges regions of one stage, depth and space that read the same matrix, so that it is read once. None of them
-    /// waits for another.
-    fn merge_siblings(&mut self) {
-        type Key<'b> = (usize, usize, bool, &'b Space, Value);
-        let mut readers: HashMap<Key<'_>, Vec<usize>> = HashMap::new();
-        let mut order: Vec<Key<'_>> = Vec::new();
-        let regions = std::mem::take(&mut self.regions);
-        for (position, region) in regions.iter().enumerate().filter(|(_, region)| !region.ops.is_empty()) {
-            for (value, _) in region.reads.iter().filter(|(_, place)| *place == Place::of(RowShape::Matrix)) {
-                let key = (region.stage, region.depth, region.is_static, &region.space, *value);
-                let found = readers.entry(key).or_default();
-                if found.is_empty() {
-                    order.push(key);
-                }
-                found.push(position);
-            }
-        }
-        let groups: Vec<Vec<usize>> = order.iter().map(|key| readers[key].clone()).collect();
-        self.regions = regions;
-        for group in groups {
-            let mut into = self.root(group[0]);
-            for other in &group[1..] {
-                let other = self.root(*other);
-                if other == into {
-                    continue;
-                }
-                let mut ops = [&self.regions[into].ops[..], &self.regions[other].ops[..]].concat();
-                ops.sort_unstable();
-                let fits = written(self.program, &ops) <= self.capability.max_outputs;
-                if fits && self.has_room(&[into, other], std::iter::empty(), 0, None) {
-                    self.merge(other, into);
-                } else {
-                    into = other;
-                }
-            }
-        }
-    }
-
     /// The needs of an op in a region; those of a reshape whose operand has no other use, too.
-    fn needs(&self, op: Op, space: &Space) -> Option<Needs> {
+    pub(super) fn needs(&self, op: Op, space: &Space) -> Option<Needs> {
         let module = self.program.module();
         let operation = &module.ops[op];
         if operation.kind != OpKind::Reshape {
@@ -286,12 +261,8 @@ impl Former<'_> {
         })
     }
 
-    fn is_in(&self, value: Value, regions: &[usize]) -> bool {
-        let producer = self.program.module().defining_op(value);
-        producer.is_some_and(|producer| match self.places[producer.index()] {
-            Unit::Region(region) => regions.contains(&self.root(region)),
-            _ => false,
-        })
+    pub(super) fn is_in(&self, value: Value, regions: &[usize]) -> bool {
+        is_in(self.program, &self.places, &self.merged, value, regions)
     }
 
     fn add(&mut self, op: Op, region: usize, needs: Needs) {
@@ -313,7 +284,7 @@ impl Former<'_> {
         }
     }
 
-    fn merge(&mut self, from: usize, into: usize) {
+    pub(super) fn merge(&mut self, from: usize, into: usize) {
         self.merged[from] = into;
         let Region { ops, reads, steps, matrices, .. } = &mut self.regions[from];
         let (ops, reads, steps, matrices) =
@@ -329,15 +300,13 @@ impl Former<'_> {
         at.matrices = at.matrices.take().or(matrices);
     }
 
-    fn root(&self, mut region: usize) -> usize {
-        while self.merged[region] != region {
-            region = self.merged[region];
-        }
-        region
+    pub(super) fn root(&self, region: usize) -> usize {
+        root(&self.merged, region)
     }
 
     /// Splits regions with too many outputs, and gives each constant to the region of its users.
     fn finish(mut self) -> Regions {
+        self.merge_into_users();
         self.merge_siblings();
         let mut regions: Vec<(Space, Vec<Op>)> = Vec::new();
         for Region { space, mut ops, .. } in self.regions {
@@ -362,6 +331,27 @@ impl Former<'_> {
         regions.retain(|(_, ops)| !ops.is_empty());
         Regions { regions }
     }
+}
+
+fn root(merged: &[usize], mut region: usize) -> usize {
+    while merged[region] != region {
+        region = merged[region];
+    }
+    region
+}
+
+/// Returns whether an op of these regions defines a value.
+pub(super) fn is_in(
+    program: &Program,
+    places: &[Unit],
+    merged: &[usize],
+    value: Value,
+    regions: &[usize],
+) -> bool {
+    program.module().defining_op(value).is_some_and(|producer| match places[producer.index()] {
+        Unit::Region(region) => regions.contains(&root(merged, region)),
+        _ => false,
+    })
 }
 
 /// Returns whether an op combines elements of its operand, of which each must be there.
@@ -407,7 +397,7 @@ fn split(program: &Program, most: usize, ops: Vec<Op>) -> Vec<Vec<Op>> {
 }
 
 /// The number of tensors that a kernel of these ops, which are ascending, writes.
-fn written(program: &Program, ops: &[Op]) -> usize {
+pub(super) fn written(program: &Program, ops: &[Op]) -> usize {
     let results = ops.iter().flat_map(|op| &program.module().ops[*op].results);
     results.filter(|value| is_written(program, **value, ops)).count()
 }

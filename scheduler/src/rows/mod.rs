@@ -2,6 +2,7 @@
 //! plans them.
 
 mod forming;
+mod merging;
 mod needs;
 mod program;
 mod shapes;

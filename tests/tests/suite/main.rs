@@ -10,6 +10,7 @@ mod outputs;
 mod processes;
 mod properties;
 mod quantize;
+mod rows;
 mod signatures;
 mod tensor_memory;
 mod tidy;

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use fourfold::Fault;
 use fourfold_cli::bundle::{Bundle, BundleError};
-use fourfold_cli::replay::explain;
+use fourfold_cli::replay::{explain, explain_memory};
 use fourfold_cli::{Error, Report, Summary, exit_code};
 use fourfold_executor::{ignore_file_size_signal, stdout_on_stderr, write_to_stdout};
 use place::Place;
@@ -63,7 +63,8 @@ enum Command {
     Replay(replay::Arguments),
     /// Plan a program and list which ops become kernels, and why others do not
     #[command(after_help = "Examples:\n  fourfold explain fixtures/attention.fir --target sm_120a\n  \
-        fourfold explain fixtures/minilm_ffn_qdq.fir --proof\n\n\
+        fourfold explain fixtures/minilm_ffn_qdq.fir --proof\n  \
+        fourfold explain fixtures/attention.fir --memory\n\n\
         Exit codes: 0 ok, 2 bad input, 3 this machine lacks something, 70 a bug in Fourfold, 130 interrupted")]
     Explain {
         /// The program: a .fir file, or `-` for the standard input
@@ -73,6 +74,12 @@ enum Command {
         /// Print the full justification of each kernel: every rule with its ops
         #[arg(long)]
         proof: bool,
+        /// Print the memory plan of a prepared program: the offset, size and lifetime of each intermediate
+        #[arg(long)]
+        memory: bool,
+        /// Set the extent of a symbol for --memory [default: that of the `; sample:` line]
+        #[arg(long, value_name = "NAME=EXTENT", value_parser = replay::symbol_extent, requires = "memory")]
+        symbol: Vec<(String, u64)>,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -130,9 +137,13 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 fn run(command: Command) -> ExitCode {
     match command {
         Command::Replay(arguments) => replay::run(arguments),
-        Command::Explain { file, place, proof, json } => match place.options() {
+        Command::Explain { file, place, proof, memory, symbol, json } => match place.options() {
             Ok(options) => {
-                let report = explain(&file, &options).map(|report| Report { show_proof: proof, ..report });
+                let report = match memory {
+                    true => explain_memory(&file, &options, &symbol),
+                    false => explain(&file, &options),
+                };
+                let report = report.map(|report| Report { show_proof: proof, ..report });
                 finish(report, json, true, false, None)
             }
             Err(message) => misused(&message, json),

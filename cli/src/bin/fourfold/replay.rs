@@ -149,7 +149,7 @@ fn tolerance(text: &str) -> Result<(Option<String>, f64), String> {
     }
 }
 
-fn symbol_extent(text: &str) -> Result<(String, u64), String> {
+pub fn symbol_extent(text: &str) -> Result<(String, u64), String> {
     text.split_once('=')
         .and_then(|(name, extent)| Some((name.to_owned(), extent.parse().ok()?)))
         .filter(|(name, _)| !name.is_empty())

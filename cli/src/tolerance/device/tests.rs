@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use fourfold_ir::{Dim, ElementType, Op, Program, ScaleLayout, Tensor, Value, bind};
 use fourfold_scheduler::{
-    MmaPlan, MoveKind, MovePlan, MoveProgram, Plan, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan,
+    MmaPlan, MovePlan, MoveProgram, Plan, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan,
     RowProgram, RowRef, RowShape, RowStep, RowStepKind, ViewPlan,
 };
 
@@ -144,7 +144,7 @@ mod moves {
         Case::new(source, &[("x", x)], |program| {
             Plan::Move(MovePlan {
                 op: last_op(program),
-                program: MoveProgram { kind: MoveKind::Gather, element: ElementType::F32 },
+                program: MoveProgram::Gather,
                 operands: vec![value(program, "x")],
                 result: value(program, "y"),
                 extents: Vec::new(),
@@ -198,7 +198,7 @@ mod moves {
         let case = Case::new(source, &[("x", x)], |program| {
             Plan::Move(MovePlan {
                 op: last_op(program),
-                program: MoveProgram { kind: MoveKind::Gather, element: ElementType::F8E4M3FN },
+                program: MoveProgram::Gather,
                 operands: vec![value(program, "x")],
                 result: value(program, "y"),
                 extents: Vec::new(),

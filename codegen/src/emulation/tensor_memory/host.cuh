@@ -47,7 +47,7 @@ inline char const *text_of(uint32_t fault) {
 
 // Writes the first fault since the last call into `message`, and resets the state. Returns its number, 0 without a
 // fault, and -1 if the state cannot be read. Call it when no launch is running.
-extern "C" int32_t fourfold_emulation_fault(char *message, size_t size) {
+extern "C" int32_t fourfold_fault(void *, char *message, size_t size) {
   using namespace fourfold_emulation;
   cudaLibrary_t const library = loaded;
   if (library == nullptr) {

@@ -9,9 +9,13 @@ struct Nvfp4Tensor {
 
 #ifndef FOURFOLD_HOST
 __device__ __forceinline__ float reciprocal_estimate(float x) {
+#if defined(FOURFOLD_BY_INSTRUCTION)
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
+#else
+  return 1.0f / x;
+#endif
 }
 
 __device__ __forceinline__ Nvfp4Tensor nvfp4_tensor(float global) {
@@ -66,17 +70,22 @@ __device__ __noinline__ Nvfp4Codes nvfp4_exact(float4 a, float4 b, float4 c, flo
 }
 
 // `amax` has the bits of the largest magnitude, NaN above infinity.
-__device__ __forceinline__ Nvfp4Codes nvfp4(float const (&values)[16], uint32_t amax, Nvfp4Tensor const &tensor) {
+__device__ __forceinline__ Nvfp4Codes nvfp4(float const *values, uint32_t amax, Nvfp4Tensor const &tensor) {
   Nvfp4Codes result;
   float const quotient = float_of(amax) * tensor.per_scale;
   uint32_t pair;
   float scale;
   // If both neighbours of the estimate have one code, so has the exact quotient.
+#if defined(FOURFOLD_BY_INSTRUCTION)
   asm("{ .reg .b16 p; .reg .b32 q; .reg .f16 l, h;\n"
       "  cvt.rn.satfinite.e4m3x2.f32 p, %2, %3; mov.b32 %0, {p, p};\n"
       "  cvt.rn.f16x2.e4m3x2 q, p; mov.b32 {l, h}, q; cvt.f32.f16 %1, l; }"
       : "=r"(pair), "=f"(scale)
       : "f"(quotient * (1.0f + 0x1p-21f)), "f"(quotient * (1.0f - 0x1p-21f)));
+#else
+  pair = encode_pair<E4m3>(quotient * (1.0f - 0x1p-21f), quotient * (1.0f + 0x1p-21f));
+  scale = low_f8E4M3FN(pair);
+#endif
   result.scale = pair & 0xFFu;
   float const factor = result.scale == 0u ? 0.0f : reciprocal_estimate(scale * tensor.global) * 0x1p-126f;
   uint32_t const near = __vminu2(nvfp4_codes(values, factor, result.words[0]), nvfp4_codes(values + 8, factor, result.words[1]));

@@ -5,71 +5,45 @@ struct alignas(kBytes < 16 ? kBytes : 16) Words {
 };
 
 #ifndef FOURFOLD_HOST
-__device__ __forceinline__ float low_bf16(uint32_t pair) { return float_of(pair << 16); }
-__device__ __forceinline__ float high_bf16(uint32_t pair) { return float_of(pair & 0xFFFF0000u); }
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
+// NaN propagates, and -0 is below +0.
+{% for name, sign, joined in [["max", ">", "&"], ["min", "<", "|"]] %}
+__device__ __forceinline__ float op_{{ name }}(float a, float b) {
+#if defined(FOURFOLD_BY_INSTRUCTION)
+  float result;
+  asm("{{ name }}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return a != a || b != b ? float_of(kMagnitudeBits) : a == b ? float_of(bits_of(a) {{ joined }} bits_of(b)) : a {{ sign }} b ? a : b;
+#endif
 }
-__device__ __forceinline__ float round_bf16(float x) { return low_bf16(pack_bf16(x, x)); }
-
-__device__ __forceinline__ float low_f16(uint32_t pair) {
-  float x;
-  asm("{ .reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(x) : "r"(pair));
-  return x;
-}
-__device__ __forceinline__ float high_f16(uint32_t pair) { return low_f16(pair >> 16); }
-__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-__device__ __forceinline__ float round_f16(float x) { return low_f16(pack_f16(x, x)); }
-
-__device__ __forceinline__ float low_f8E4M3FN(uint32_t pair) {
-  uint32_t halves;
-  asm("{ .reg .b16 p; cvt.u16.u32 p, %1; cvt.rn.f16x2.e4m3x2 %0, p; }" : "=r"(halves) : "r"(pair));
-  return low_f16(halves);
-}
-__device__ __forceinline__ float low_f8E5M2(uint32_t pair) {
-  uint32_t halves;
-  asm("{ .reg .b16 p; cvt.u16.u32 p, %1; cvt.rn.f16x2.e5m2x2 %0, p; }" : "=r"(halves) : "r"(pair));
-  return low_f16(halves);
-}
-__device__ __forceinline__ float round_f8E4M3FN(float x) { return low_f8E4M3FN(encode_pair<E4m3>(x, x)); }
-__device__ __forceinline__ float round_f8E5M2(float x) { return low_f8E5M2(encode_pair<E5m2>(x, x)); }
+{% endfor %}
 
 {% for element in ["bf16", "f16"] %}
-{% for name in ["add", "sub", "mul"] %}
+{% for name, sign in [["add", "+"], ["sub", "-"], ["mul", "*"]] %}
 __device__ __forceinline__ uint32_t {{ name }}_{{ element }}x2(uint32_t a, uint32_t b) {
+#if defined(FOURFOLD_BY_INSTRUCTION)
   uint32_t pair;
   asm("{{ name }}.rn.{{ element }}x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
+#else
+  return pack_{{ element }}(low_{{ element }}(a) {{ sign }} low_{{ element }}(b), high_{{ element }}(a) {{ sign }} high_{{ element }}(b));
+#endif
 }
 {% endfor %}
 {% for name in ["max", "min"] %}
 __device__ __forceinline__ uint32_t {{ name }}_{{ element }}x2(uint32_t a, uint32_t b) {
+#if defined(FOURFOLD_BY_INSTRUCTION)
   uint32_t pair;
   asm("{{ name }}.NaN.{{ element }}x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
+#else
+  return pack_{{ element }}(op_{{ name }}(low_{{ element }}(a), low_{{ element }}(b)), op_{{ name }}(high_{{ element }}(a), high_{{ element }}(b)));
+#endif
 }
 {% endfor %}
 __device__ __forceinline__ uint32_t neg_{{ element }}x2(uint32_t a) { return a ^ 0x80008000u; }
 __device__ __forceinline__ uint32_t abs_{{ element }}x2(uint32_t a) { return a & 0x7FFF7FFFu; }
 {% endfor %}
-
-// NaN propagates, and -0 is below +0.
-__device__ __forceinline__ float op_max(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
-__device__ __forceinline__ float op_min(float a, float b) {
-  float result;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
 
 // A divisor of many numbers. Quotients are correctly rounded: the first estimate is within 2 ulp, the second within 1 ulp,
 // and the remainder of the third is exact.
@@ -122,32 +96,81 @@ __device__ __forceinline__ float combine_lanes(float part) {
   return part;
 }
 
-// One element as f32, and one f32 as an element.
+// One element as a number, and one number as an element.
 __device__ __forceinline__ float load_f32(void const *from, int64_t at) { return static_cast<float const *>(from)[at]; }
-__device__ __forceinline__ float load_bf16(void const *from, int64_t at) {
-  return low_bf16(static_cast<uint16_t const *>(from)[at]);
+__device__ __forceinline__ int32_t load_i32(void const *from, int64_t at) { return static_cast<int32_t const *>(from)[at]; }
+{% for element in ["bf16", "f16"] %}
+__device__ __forceinline__ float load_{{ element }}(void const *from, int64_t at) {
+  return low_{{ element }}(static_cast<uint16_t const *>(from)[at]);
 }
-__device__ __forceinline__ float load_f16(void const *from, int64_t at) {
-  return low_f16(static_cast<uint16_t const *>(from)[at]);
+{% endfor %}
+{% for element in ["f8E4M3FN", "f8E5M2", "f8E8M0FNU"] %}
+__device__ __forceinline__ float load_{{ element }}(void const *from, int64_t at) {
+  return low_{{ element }}(static_cast<uint8_t const *>(from)[at]);
 }
-__device__ __forceinline__ float load_f8E4M3FN(void const *from, int64_t at) {
-  return low_f8E4M3FN(static_cast<uint8_t const *>(from)[at]);
+{% endfor %}
+__device__ __forceinline__ bool load_i1(void const *from, int64_t at) { return low_i1(static_cast<uint8_t const *>(from)[at]); }
+__device__ __forceinline__ float load_f4E2M1FN(void const *from, int64_t at) {
+  return low_f4E2M1FN(static_cast<uint8_t const *>(from)[at >> 1] >> (at & 1) * 4);
 }
-__device__ __forceinline__ float load_f8E5M2(void const *from, int64_t at) {
-  return low_f8E5M2(static_cast<uint8_t const *>(from)[at]);
+// Scales of type f8E4M3FN are unsigned.
+__device__ __forceinline__ float load_scale_f8E4M3FN(void const *from, int64_t at) {
+  return low_f8E4M3FN(static_cast<uint8_t const *>(from)[at] & 0x7Fu);
 }
+__device__ __forceinline__ float load_scale_f8E8M0FNU(void const *from, int64_t at) { return load_f8E8M0FNU(from, at); }
 
 __device__ __forceinline__ void store_f32(void *to, int64_t at, float x) { static_cast<float *>(to)[at] = x; }
-__device__ __forceinline__ void store_bf16(void *to, int64_t at, float x) {
-  static_cast<uint16_t *>(to)[at] = static_cast<uint16_t>(pack_bf16(x, x));
+__device__ __forceinline__ void store_i32(void *to, int64_t at, int32_t x) { static_cast<int32_t *>(to)[at] = x; }
+{% for element in ["bf16", "f16"] %}
+__device__ __forceinline__ void store_{{ element }}(void *to, int64_t at, float x) {
+  static_cast<uint16_t *>(to)[at] = static_cast<uint16_t>(pack_{{ element }}(x, x));
 }
-__device__ __forceinline__ void store_f16(void *to, int64_t at, float x) {
-  static_cast<uint16_t *>(to)[at] = static_cast<uint16_t>(pack_f16(x, x));
+{% endfor %}
+{% for element in ["f8E4M3FN", "f8E5M2", "f8E8M0FNU", "i1"] %}
+__device__ __forceinline__ void store_{{ element }}(void *to, int64_t at, {{ "bool" if element == "i1" else "float" }} x) {
+  static_cast<uint8_t *>(to)[at] = static_cast<uint8_t>(pair_{{ element }}(x, x));
 }
-__device__ __forceinline__ void store_f8E4M3FN(void *to, int64_t at, float x) {
-  static_cast<uint8_t *>(to)[at] = static_cast<uint8_t>(encode_pair<E4m3>(x, x));
+{% endfor %}
+// Another thread may store the other half of the byte at the same time.
+__device__ __forceinline__ void store_f4E2M1FN(void *to, int64_t at, float x) {
+  uintptr_t const byte = reinterpret_cast<uintptr_t>(to) + static_cast<uintptr_t>(at >> 1);
+  uint32_t const shift = static_cast<uint32_t>(byte & 3u) * 8u + static_cast<uint32_t>(at & 1) * 4u;
+  uint32_t *const word = reinterpret_cast<uint32_t *>(byte & ~static_cast<uintptr_t>(3u));
+  atomicAnd(word, ~(0xFu << shift));
+  atomicOr(word, (pair_f4E2M1FN(x, x) & 0xFu) << shift);
 }
-__device__ __forceinline__ void store_f8E5M2(void *to, int64_t at, float x) {
-  static_cast<uint8_t *>(to)[at] = static_cast<uint8_t>(encode_pair<E5m2>(x, x));
+__device__ __forceinline__ void store_pair_f4E2M1FN(void *to, int64_t at, float low, float high) {
+  static_cast<uint8_t *>(to)[at >> 1] = static_cast<uint8_t>(pair_f4E2M1FN(low, high));
+}
+
+// Words at any address.
+template <int kBytes>
+__device__ __forceinline__ void store_bytes(uint8_t *to, Words<kBytes> const &from) {
+#pragma unroll
+  for (int i = 0; i < kBytes; ++i) {
+    to[i] = static_cast<uint8_t>(from.words[i / 4] >> (i % 4 * 8));
+  }
+}
+
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+// A block of values as codes, with its scale.
+template <class Blocks, int kBits>
+struct BlockCodes {
+  uint32_t words[Blocks::kBlock * kBits / 32];
+  uint32_t scale;
+};
+
+// `amax` has the bits of the largest magnitude, NaN above infinity.
+template <class Blocks, int kBits>
+__device__ __forceinline__ BlockCodes<Blocks, kBits> quantize_block(float const *values, uint32_t amax, float global) {
+  BlockCodes<Blocks, kBits> result = {};
+  result.scale = Blocks::scale(amax, global);
+  typename Blocks::Step const step = Blocks::step(result.scale, amax, global);
+#pragma unroll
+  for (int i = 0; i < Blocks::kBlock; i += 2) {
+    result.words[i * kBits / 32] |= Blocks::codes(values[i], values[i + 1], step) << (i * kBits % 32);
+  }
+  return result;
 }
 #endif

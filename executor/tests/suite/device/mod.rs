@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "the stand-in is a library, and prepared programs take addresses")]
 
 mod allocations;
+mod blas;
 mod debug;
 pub(crate) mod fixture;
 mod interface;
@@ -16,5 +17,8 @@ mod pending;
 pub(crate) mod placed;
 mod programs;
 mod roles;
+mod sessions;
 mod several;
 pub(crate) mod stand_in;
+mod tier;
+mod whole;

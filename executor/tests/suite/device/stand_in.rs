@@ -140,6 +140,11 @@ impl Drop for StandIn {
 /// The stand-in kernel with these definitions, loaded separately: its code is unloaded with the last handle. The roles
 /// are members of a JSON object.
 pub fn kernel(signature: &str, roles: &str, defines: &[&str]) -> Kernel {
+    kernel_of("gemm.c", signature, roles, defines)
+}
+
+/// As [`kernel`], from another source.
+pub fn kernel_of(source: &str, signature: &str, roles: &str, defines: &[&str]) -> Kernel {
     /// The number of the library that was compiled with these arguments.
     type Numbers = Mutex<HashMap<Vec<String>, usize>>;
     static COMPILED: LazyLock<(TempDir, Numbers)> =
@@ -148,11 +153,13 @@ pub fn kernel(signature: &str, roles: &str, defines: &[&str]) -> Kernel {
     let mut arguments: Vec<String> = defines.iter().map(|define| format!("-D{define}")).collect();
     arguments.push(format!("-DSIGNATURE={signature:?}"));
     arguments.push(format!("-DROLES={roles:?}"));
+    // Part of the key, since equal definitions may give another kernel.
+    arguments.push(format!("-DSOURCE={source:?}"));
     let mut numbers = numbers.lock().unwrap_or_else(PoisonError::into_inner);
     let (next, known) = (numbers.len(), numbers.get(&arguments).copied());
     let compiled = folder.path().join(format!("kernel{}.so", known.unwrap_or(next)));
     if known.is_none() {
-        compile("gemm.c", &compiled, &arguments);
+        compile(source, &compiled, &arguments);
         numbers.insert(arguments, next);
     }
     drop(numbers);
@@ -164,7 +171,7 @@ pub fn kernel(signature: &str, roles: &str, defines: &[&str]) -> Kernel {
     unsafe { Kernel::open(&path) }.unwrap()
 }
 
-fn compile(source: &str, library: &Path, arguments: &[String]) {
+pub fn compile(source: &str, library: &Path, arguments: &[String]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_ins").join(source);
     let built = Command::new("cc")
         .args(["-O1", "-shared", "-fPIC", "-o"])

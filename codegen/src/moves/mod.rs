@@ -1,0 +1,97 @@
+//! Kernels that copy elements bit for bit: transpose, broadcast, slice, pad, concat, gather and swizzled scales.
+//!
+//! Extents, strides and offsets are numbers of a call. One library chooses the way of each call on the host: packets of
+//! up to 16 bytes along the result, or tiles that are transposed in shared memory.
+
+mod template;
+
+use fourfold_ir::{ElementType, ScaleLayout};
+use fourfold_scheduler::MoveProgram;
+
+use crate::source::{Interface, KernelSource, Role};
+use crate::targets::Target;
+
+/// Threads per CTA.
+const THREADS: u32 = 256;
+
+/// Packets per thread.
+const TURNS: u32 = 4;
+
+/// The specification of one kernel that copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MoveSpec {
+    /// The target that the kernel is compiled for.
+    pub target: &'static Target,
+    /// The copy.
+    pub program: MoveProgram,
+}
+
+impl MoveSpec {
+    /// A readable name, such as `move_strided16`, `move_concat3` or `move_swizzle_blocked`.
+    pub fn name(&self) -> String {
+        match self.program {
+            MoveProgram::Strided { bits } => format!("move_strided{bits}"),
+            MoveProgram::Pad { bits } => format!("move_pad{bits}"),
+            MoveProgram::Concat { operands } => format!("move_concat{operands}"),
+            MoveProgram::Gather => "move_gather".to_owned(),
+            MoveProgram::Swizzle { to } => format!("move_swizzle_{to}"),
+        }
+    }
+
+    /// The tile of a CTA in units, as a row: the packets of 16 bytes that it copies.
+    pub fn tile(&self) -> [u32; 3] {
+        [1, 1, THREADS * TURNS * 16 / self.unit()]
+    }
+
+    /// The signature, which equals the plan's.
+    pub fn signature(&self) -> String {
+        self.program.signature()
+    }
+
+    /// The roles of a call: the operands `x0`, .., then the result `y0`. The kernel reports every size in bytes, because
+    /// kernels depend on the width of elements only.
+    pub fn interface(&self) -> Interface {
+        let element = match self.unit() {
+            1 => ElementType::I1,
+            2 => ElementType::BF16,
+            _ => ElementType::F32,
+        };
+        let role = |name: &str, alignment: u32| Role { alignment, ..Role::padded_scales(name, element) };
+        let alignments: Vec<u32> = match self.program {
+            MoveProgram::Strided { .. } | MoveProgram::Pad { .. } => vec![self.unit()],
+            MoveProgram::Concat { operands } => vec![1; operands as usize],
+            MoveProgram::Gather => vec![1, 4],
+            MoveProgram::Swizzle { to: ScaleLayout::Blocked } => vec![1],
+            MoveProgram::Swizzle { to: ScaleLayout::Linear } => vec![16],
+        };
+        let result = match self.program {
+            MoveProgram::Strided { .. } | MoveProgram::Pad { .. } => self.unit(),
+            MoveProgram::Swizzle { to: ScaleLayout::Blocked } => 16,
+            _ => 1,
+        };
+        let operands =
+            alignments.iter().enumerate().map(|(at, alignment)| role(&format!("x{at}"), *alignment));
+        Interface {
+            extents: self.program.extent_names(),
+            operands: operands.collect(),
+            scalars: Vec::new(),
+            outputs: vec![role("y0", result)],
+        }
+    }
+
+    /// The bytes of a unit.
+    fn unit(&self) -> u32 {
+        match self.program {
+            MoveProgram::Strided { bits } | MoveProgram::Pad { bits } => bits / 8,
+            _ => 1,
+        }
+    }
+
+    /// Emits the source of the kernel. Equal specifications give equal bytes.
+    pub fn emit(&self) -> KernelSource {
+        template::emit(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

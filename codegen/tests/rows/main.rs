@@ -1,0 +1,125 @@
+//! Row kernels of programs that cover every step, element type, shape and output.
+
+mod programs;
+mod reference;
+mod simulation;
+
+use std::collections::HashSet;
+use std::mem::discriminant;
+
+use fourfold_codegen::row::{Configuration, RowSpec};
+use fourfold_codegen::{KernelSpec, target};
+use fourfold_ir::{BinaryKind, BitwiseKind, ElementType, ReduceKind, UnaryKind};
+use fourfold_scheduler::{RowProgram, RowShape, RowStepKind};
+
+use programs::programs;
+
+fn spec(program: &RowProgram, target_name: &str, columns: Option<u64>) -> RowSpec {
+    let target = target(target_name).expect("a known target");
+    let configuration = Configuration::usual(program, columns);
+    RowSpec { target, configuration, program: program.clone() }
+}
+
+#[test]
+fn equal_specifications_have_equal_sources() {
+    for ((name, program), target) in programs().iter().zip(["sm_90a", "sm_100a", "sm_120a"].iter().cycle()) {
+        let spec = spec(program, target, Some(4096));
+        let source = spec.emit();
+        assert_eq!(source, KernelSpec::from(spec).emit(), "{name}");
+        assert!(source.text.contains(&program.signature()), "{name} states its signature");
+    }
+}
+
+/// Leaves the sources in a folder, from which a compiler can take them.
+#[test]
+fn every_program_has_another_source() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rows");
+    std::fs::create_dir_all(&folder).expect("the folder can be created");
+    let mut hashes = HashSet::new();
+    for (name, program) in programs() {
+        let source = spec(&program, "sm_90a", Some(4096)).emit();
+        std::fs::write(folder.join(format!("{name}.cu")), &source.text).expect("the file can be written");
+        assert!(hashes.insert(source.hash), "{name}");
+    }
+}
+
+#[test]
+fn the_programs_cover_every_step_type_and_shape() {
+    let programs = programs();
+    let steps = || programs.iter().flat_map(|(_, program)| &program.steps);
+    let has = |kind: RowStepKind| steps().any(|step| step.kind == kind);
+    assert!(UnaryKind::ALL.iter().all(|kind| has(RowStepKind::Unary(*kind))));
+    assert!(BinaryKind::ALL.iter().all(|kind| has(RowStepKind::Binary(*kind))));
+    assert!(BitwiseKind::ALL.iter().all(|kind| has(RowStepKind::Bitwise(*kind))));
+    assert!(ReduceKind::ALL.iter().all(|kind| has(RowStepKind::Reduce(*kind))));
+    let kinds: HashSet<_> = steps().map(|step| discriminant(&step.kind)).collect();
+    assert_eq!(kinds.len(), 11);
+    for element in ElementType::ALL {
+        let operands = || programs.iter().flat_map(|(_, program)| &program.operands);
+        assert!(operands().any(|operand| operand.element == element), "{element} is read");
+        assert!(steps().any(|step| step.element == element), "{element} is computed");
+    }
+    let shapes: HashSet<RowShape> =
+        programs.iter().flat_map(|(_, program)| &program.operands).map(|operand| operand.shape).collect();
+    assert!(shapes.len() >= 8, "{shapes:?}");
+}
+
+/// The interface of the program with this name.
+fn interface(name: &str) -> Vec<String> {
+    let programs = programs();
+    let (_, program) = programs.iter().find(|(found, _)| found == name).expect("a program");
+    let interface = spec(program, "sm_90a", None).interface();
+    let roles = interface.operands.iter().chain(&interface.outputs);
+    let extents = std::iter::once(interface.extents.join(" "));
+    let role = |role: &fourfold_codegen::Role| {
+        let extents = role.extents.as_ref().map_or("?".to_owned(), |extents| extents.join(","));
+        format!("{} {} [{extents}] {}", role.name, role.element, role.alignment)
+    };
+    extents.chain(roles.map(role)).collect()
+}
+
+#[test]
+fn roles_state_the_extents_of_their_shapes() {
+    assert_eq!(
+        interface("repeats"),
+        [
+            "L M K R0 P0 R1 P1",
+            "x0 bf16 [L,M,K] 2",
+            "x1 f32 [P0,K] 4",
+            "x2 i1 [P1,K] 1",
+            "y0 f32 [L,M,K] 4",
+            "y1 f32 [L,M] 4",
+        ]
+    );
+    assert_eq!(
+        interface("shapes"),
+        [
+            "L M K",
+            "x0 f32 [L,M,K] 4",
+            "x1 f16 [K] 2",
+            "x2 bf16 [L,M] 2",
+            "x3 f32 [] 4",
+            "y0 f16 [K] 2",
+            "y1 f32 [L,M] 4",
+            "y2 f32 [] 4",
+            "y3 f32 [L,M] 4",
+        ]
+    );
+    assert_eq!(
+        interface("quantize_column_and_row"),
+        [
+            "L M K",
+            "x0 bf16 [L,M,K] 2",
+            "x1 f32 [] 4",
+            "x2 bf16 [K] 2",
+            "y0 f4E2M1FN [L,M,K] 1",
+            "y1 f8E4M3FN [?] 1",
+            "y2 f4E2M1FN [K] 1",
+            "y3 f8E4M3FN [?] 1",
+        ]
+    );
+    assert_eq!(
+        interface("dequantize_f4E2M1FN_f8E4M3FN")[1..3],
+        ["x0 f4E2M1FN [L,M,K] 1", "x1 f8E4M3FN [?] 1"]
+    );
+}

@@ -1,0 +1,194 @@
+// Runs a row kernel on the host, through its C interface. The threads of a CTA take turns, and wait for each other where
+// they exchange numbers. Reads a call from the standard input and writes each output, with guards, to the standard output.
+
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "kernel.cu"
+
+thread_local dim3 threadIdx, blockIdx, gridDim;
+
+namespace simulation {
+
+constexpr int kMost = 1024, kStack = 128 << 10;
+
+// Threads that wait for each other: a warp, or a CTA.
+struct Group {
+  int size = 0, arrived = 0;
+  unsigned generation = 0;
+};
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(kStack);
+  bool done = false;
+};
+
+ucontext_t scheduler;
+std::vector<Fiber> fibers(kMost);
+Group warps[kMost / 32], block;
+float slots[kMost];
+std::function<void()> body;
+
+void wait(Group &group) {
+  unsigned const generation = group.generation, own = threadIdx.x;
+  if (++group.arrived == group.size) {
+    group.arrived = 0;
+    ++group.generation;
+    return;
+  }
+  while (group.generation == generation) {
+    swapcontext(&fibers[own].context, &scheduler);
+    threadIdx.x = own;
+  }
+}
+
+void enter() {
+  unsigned const own = threadIdx.x;
+  body();
+  fibers[own].done = true;
+}
+
+void run_block(unsigned threads) {
+  block = {static_cast<int>(threads)};
+  std::fill(std::begin(warps), std::end(warps), Group{32});
+  for (unsigned i = 0; i < threads; ++i) {
+    fibers[i].done = false;
+    getcontext(&fibers[i].context);
+    fibers[i].context.uc_stack.ss_sp = fibers[i].stack.data();
+    fibers[i].context.uc_stack.ss_size = kStack;
+    fibers[i].context.uc_link = &scheduler;
+    makecontext(&fibers[i].context, enter, 0);
+  }
+  for (bool left = true; left;) {
+    left = false;
+    for (unsigned i = 0; i < threads; ++i) {
+      if (!fibers[i].done) {
+        left = true;
+        threadIdx.x = i;
+        swapcontext(&scheduler, &fibers[i].context);
+      }
+    }
+  }
+}
+
+}  // namespace simulation
+
+float __shfl_xor_sync(unsigned, float x, int distance) {
+  unsigned const own = threadIdx.x;
+  simulation::slots[own] = x;
+  simulation::wait(simulation::warps[own / 32]);
+  float const result = simulation::slots[own ^ static_cast<unsigned>(distance)];
+  simulation::wait(simulation::warps[own / 32]);
+  return result;
+}
+void __syncthreads() { simulation::wait(simulation::block); }
+
+CUresult cuLaunchKernelEx(CUlaunchConfig const *config, CUfunction, void **parameters, void **) {
+  auto const &own = *static_cast<fourfold::Parameters *>(parameters[0]);
+  gridDim = dim3(config->gridDimX, config->gridDimY, config->gridDimZ);
+  simulation::body = [&] { kernel<sizeof(fourfold::Parameters), kThreads>(own); };
+  for (unsigned i = 0; i < config->gridDimX; ++i) {
+    blockIdx = dim3(i, 0, 0);
+    simulation::run_block(config->blockDimX);
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel) {
+  *function = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+
+cudaError_t cudaGetDriverEntryPointByVersion(char const *name, void **function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult *) {
+  bool const launches = std::strcmp(name, "cuLaunchKernelEx") == 0, finds = std::strcmp(name, "cuKernelGetFunction") == 0;
+  *function = launches ? reinterpret_cast<void *>(&cuLaunchKernelEx)
+              : finds  ? reinterpret_cast<void *>(&cuKernelGetFunction)
+                       : reinterpret_cast<void *>(&cuFuncSetAttribute);
+  return cudaSuccess;
+}
+
+template <class T>
+T read() {
+  T value;
+  if (std::fread(&value, sizeof(value), 1, stdin) != 1) {
+    std::exit(0);
+  }
+  return value;
+}
+
+// Memory at a distance from a multiple of 256 bytes, with guards around it.
+struct Buffer {
+  static constexpr size_t kGuard = 64;
+  size_t bytes, distance;
+  std::vector<uint8_t> memory;
+  Buffer(size_t bytes, size_t distance) : bytes(bytes), distance(distance), memory(bytes + 512, 0xA5) {}
+  uint8_t *data() {
+    auto const start = (reinterpret_cast<uintptr_t>(memory.data()) + kGuard + 255) / 256 * 256;
+    return reinterpret_cast<uint8_t *>(start + distance);
+  }
+};
+
+void check(int32_t status, char const *message) {
+  if (status != kOk) {
+    std::fprintf(stderr, "status %d: %s\n", status, message);
+    std::exit(2);
+  }
+}
+
+int main() {
+  for (;;) {
+    Extents extents = {};
+    extents.count = read<uint32_t>();
+    for (uint32_t i = 0; i < extents.count; ++i) {
+      extents.values[i] = read<int64_t>();
+    }
+    std::vector<Buffer> lists[2];
+    for (auto &list : lists) {
+      uint32_t const count = read<uint32_t>();
+      for (uint32_t i = 0; i < count; ++i) {
+        size_t const bytes = read<uint32_t>(), distance = read<uint32_t>();
+        list.emplace_back(bytes, distance);
+        if (&list == &lists[0] && std::fread(list.back().data(), 1, bytes, stdin) != bytes) {
+          return 3;
+        }
+      }
+    }
+    auto &[operands, outputs] = lists;
+    Addresses addresses = {};
+    addresses.operand_count = static_cast<uint32_t>(operands.size());
+    addresses.output_count = static_cast<uint32_t>(outputs.size());
+    for (size_t i = 0; i < operands.size(); ++i) {
+      addresses.operands[i] = operands[i].data();
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      addresses.outputs[i] = outputs[i].data();
+    }
+    Device const device = {1, 0};
+    Requirements requirements;
+    char message[256] = {};
+    check(fourfold_query(&device, &extents, &requirements, message, sizeof(message)), message);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      check(requirements.outputs[i] == outputs[i].bytes ? kOk : kInvalid, "an output has another size");
+    }
+    for (size_t i = 0; i < operands.size(); ++i) {
+      uint64_t const bytes = requirements.operands[i];
+      check(bytes == 0 || bytes == operands[i].bytes ? kOk : kInvalid, "an operand has another size");
+    }
+    void *prepared = nullptr;
+    check(fourfold_prepare(&device, &extents, &addresses, nullptr, 0, nullptr, &prepared, message, sizeof(message)), message);
+    check(fourfold_update_pointers(prepared, &addresses, message, sizeof(message)), message);
+    // The second launch writes over the results of the first.
+    for (int launch = 0; launch < 2; ++launch) {
+      check(fourfold_launch(prepared, nullptr), "the launch fails");
+    }
+    fourfold_destroy(prepared);
+    for (auto &output : outputs) {
+      std::fwrite(output.data() - Buffer::kGuard, 1, output.bytes + 2 * Buffer::kGuard, stdout);
+    }
+  }
+}

@@ -1,0 +1,335 @@
+//! Sessions: params are uploaded once, and calls allocate nothing once their extents are known.
+
+use std::collections::HashMap;
+
+use fourfold_executor::device::{Buffer, Device, DeviceError};
+use fourfold_executor::{DeviceTensor, Machine, Ran, Session, SessionError, SessionInput, SessionRun};
+use fourfold_ir::{ElementType, Tensor};
+
+use super::blas::Setup;
+use super::fixture::Fixture;
+use super::stand_in::{Counter, StandIn};
+use super::tier::tier;
+
+/// `%wn` and `%r` depend on `%w` only. `%r` is computed by the fallback.
+const PROGRAM: &str = "fir 1
+func @layers(%x: tensor<[M, 6], f32>, param %w: tensor<[5, 6], f32>) {
+  %wn = neg %w : tensor<[5, 6], f32>
+  %r = relu %wn : tensor<[5, 6], f32>
+  %unused = relu %r : tensor<[5, 6], f32>
+  %p = mma %x, %wn : tensor<[M, 5], f32>
+  %q = mma %x, %r : tensor<[M, 5], f32>
+  %y = add %p, %q : tensor<[M, 5], f32>
+  return %y, %wn, %x
+}
+";
+
+const COUNTERS: [Counter; 4] = [Counter::Allocations, Counter::Up, Counter::Down, Counter::Launches];
+
+fn counts(stand_in: &StandIn) -> [u64; 4] {
+    COUNTERS.map(|counter| stand_in.count(counter))
+}
+
+fn since(stand_in: &StandIn, before: [u64; 4]) -> [u64; 4] {
+    let now = counts(stand_in);
+    [0, 1, 2, 3].map(|at| now[at] - before[at])
+}
+
+impl Fixture {
+    fn params(&self) -> HashMap<String, Tensor> {
+        self.tensors.clone()
+    }
+
+    fn session<'a>(&'a self, device: &'a Device) -> Session<'a> {
+        let machine = Machine::new(device, &self.kernels);
+        Session::new(&self.program, &self.partition, self.params(), Some(machine)).unwrap()
+    }
+
+    /// Checks the outputs that a call returned on the host.
+    #[track_caller]
+    fn check_outputs(&self, run: &SessionRun) {
+        let module = self.program.module();
+        assert_eq!(run.outputs.len(), module.outputs.len());
+        for (value, output) in module.outputs.iter().zip(&run.outputs) {
+            let name = module.name_of(*value);
+            assert_eq!(output.as_ref(), Some(&self.expected(name)), "%{name}");
+        }
+    }
+}
+
+#[test]
+fn params_are_uploaded_once_and_calls_allocate_nothing() {
+    let setup = Setup::new();
+    let fixture = tier(PROGRAM, &[("M", 70)]).with_library(Ok(setup.blas()));
+    let before = counts(&setup._stand_in);
+    let mut session = fixture.session(&setup.device);
+    // Products read `%wn` and `%r`. Only the dropped segments read `%w`.
+    assert_eq!(since(&setup._stand_in, before), [2, 2 * 5 * 6 * 4, 0, 0]);
+    assert_eq!(session.constant(fixture.value("wn")), Some(&fixture.expected("wn")));
+    assert_eq!(session.constant(fixture.value("unused")), None, "nothing reads it");
+    let x = &fixture.tensors["x"];
+    let first = session.run(&[x.into()], &[]).unwrap();
+    assert_eq!(first.refused, None);
+    fixture.check_outputs(&first);
+    let (x_bytes, y_bytes) = (70 * 6 * 4, 70 * 5 * 4);
+    let before = counts(&setup._stand_in);
+    let waits = setup._stand_in.count(Counter::Waits);
+    for _ in 0..5 {
+        let run = session.run(&[SessionInput::Host(x)], &[]).unwrap();
+        fixture.check_outputs(&run);
+        assert!(run.segments.is_empty());
+    }
+    // Each call has two products and one kernel.
+    assert_eq!(since(&setup._stand_in, before), [0, 5 * x_bytes, 5 * y_bytes, 15]);
+    assert_eq!(setup._stand_in.count(Counter::Waits) - waits, 5, "one wait for each call");
+}
+
+#[test]
+fn tensors_may_be_on_the_device() {
+    let setup = Setup::new();
+    let fixture = tier(PROGRAM, &[("M", 33)]).with_library(Ok(setup.blas()));
+    let device = &setup.device;
+    let mut session = fixture.session(device);
+    let x = &fixture.tensors["x"];
+    let buffers: Vec<Buffer> = [x.bytes().len(), 33 * 5 * 4, 5 * 6 * 4, x.bytes().len()]
+        .map(|bytes| device.alloc(bytes).unwrap())
+        .into();
+    device.stream().upload(&buffers[0], 0, x.bytes()).unwrap();
+    let dims = [[33, 6], [33, 5], [5, 6], [33, 6]];
+    let tensors: Vec<DeviceTensor<'_>> = buffers
+        .iter()
+        .zip(dims)
+        .map(|(buffer, dims)| {
+            DeviceTensor::new(device, buffer, ElementType::F32, dims.to_vec(), None).unwrap()
+        })
+        .collect();
+    let outputs: Vec<Option<DeviceTensor<'_>>> = tensors[1..].iter().cloned().map(Some).collect();
+    let check = |run: &SessionRun| {
+        assert_eq!(run.refused, None);
+        assert!(run.outputs.iter().all(Option::is_none));
+        for (name, buffer) in ["y", "wn", "x"].iter().zip(&buffers[1..]) {
+            let mut found = vec![0; buffer.len()];
+            device.stream().download(buffer, 0, &mut found).unwrap();
+            assert_eq!(found, fixture.expected(name).bytes(), "%{name}");
+            device.stream().fill(buffer, 0, buffer.len(), 0xFF).unwrap();
+            device.stream().synchronize().unwrap();
+        }
+    };
+    check(&session.run(&[tensors[0].clone().into()], &outputs).unwrap());
+    let before = counts(&setup._stand_in);
+    let run = session.run(&[tensors[0].clone().into()], &outputs).unwrap();
+    // Constants that are returned are uploaded from the host.
+    assert_eq!(since(&setup._stand_in, before), [0, 5 * 6 * 4, 0, 3]);
+    check(&run);
+    // Each call may have other places, and extents are those of the call.
+    let run = session.run(&[x.into()], &outputs).unwrap();
+    check(&run);
+    let run = session.run(&[tensors[0].clone().into()], &[]).unwrap();
+    fixture.check_outputs(&run);
+    let before = counts(&setup._stand_in);
+    fixture.check_outputs(&session.run(&[tensors[0].clone().into()], &[]).unwrap());
+    assert_eq!(since(&setup._stand_in, before)[0], 0);
+}
+
+/// `%m` runs on the fallback in every call.
+const MIXED: &str = "fir 1
+func @mixed(%x: tensor<[M, 6], f32>, param %w: tensor<[6], f32>) {
+  %v = relu %w : tensor<[6], f32>
+  %a = neg %x : tensor<[M, 6], f32>
+  %m = mul %a, %v : tensor<[M, 6], f32>
+  %b = neg %m : tensor<[M, 6], f32>
+  %y = add %b, %a : tensor<[M, 6], f32>
+  return %y
+}
+";
+
+#[test]
+fn a_program_with_the_fallback_runs_segment_by_segment_and_allocates_nothing_either() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = tier(MIXED, &[("M", 70)]);
+    let mut session = fixture.session(&device);
+    let x = &fixture.tensors["x"];
+    let run = session.run(&[x.into()], &[]).unwrap();
+    fixture.check_outputs(&run);
+    assert_eq!(run.refused.map(|refused| refused.code), Some("fallback_segment"));
+    let ran: Vec<Ran> = run.segments.iter().map(|segment| segment.ran).collect();
+    assert_eq!(ran, [Ran::Resident, Ran::Kernel, Ran::Fallback, Ran::Kernel, Ran::Kernel]);
+    let before = counts(&stand_in);
+    fixture.check_outputs(&session.run(&[x.into()], &[]).unwrap());
+    let bytes = 70 * 6 * 4;
+    assert_eq!(since(&stand_in, before), [0, 2 * bytes, 2 * bytes, 3], "x and %m, %a and %y");
+    // A tensor on the device is copied.
+    let buffer = device.alloc(bytes as usize).unwrap();
+    device.stream().upload(&buffer, 0, x.bytes()).unwrap();
+    let input = DeviceTensor::new(&device, &buffer, ElementType::F32, vec![70, 6], None).unwrap();
+    let output = device.alloc(bytes as usize).unwrap();
+    let to = DeviceTensor::new(&device, &output, ElementType::F32, vec![70, 6], None).unwrap();
+    let run = session.run(&[input.into()], &[Some(to)]).unwrap();
+    assert!(run.outputs[0].is_none());
+    let mut found = vec![0; bytes as usize];
+    device.stream().download(&output, 0, &mut found).unwrap();
+    assert_eq!(found, fixture.expected("y").bytes());
+}
+
+#[test]
+fn the_last_extents_are_kept_and_memory_is_bounded() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let text = "fir 1
+func @chain(%x: tensor<[M, 6], f32>) {
+  %a = neg %x : tensor<[M, 6], f32>
+  %b = neg %a : tensor<[M, 6], f32>
+  %y = neg %b : tensor<[M, 6], f32>
+  return %y
+}
+";
+    let fixtures: Vec<Fixture> = (0..20).map(|m| tier(text, &[("M", m)])).collect();
+    let mut session = fixtures[0].session(&device);
+    let mut most = 0;
+    for fixture in &fixtures {
+        fixture.check_outputs(&session.run(&[(&fixture.tensors["x"]).into()], &[]).unwrap());
+        most = most.max(stand_in.count(Counter::Memories));
+    }
+    // An input, an output and intermediates for each.
+    assert_eq!(most, 8 * 3);
+    let before = counts(&stand_in);
+    for fixture in fixtures[12..].iter().rev().chain(&fixtures[12..]) {
+        fixture.check_outputs(&session.run(&[(&fixture.tensors["x"]).into()], &[]).unwrap());
+    }
+    assert_eq!(since(&stand_in, before)[0], 0, "the last eight");
+    fixtures[3].check_outputs(&session.run(&[(&fixtures[3].tensors["x"]).into()], &[]).unwrap());
+    assert_eq!(since(&stand_in, before)[0], 3);
+    // Without memory for another one, the others are given up.
+    stand_in.limit(stand_in.count(Counter::Bytes) + 64);
+    let run = session.run(&[(&fixtures[10].tensors["x"]).into()], &[]).unwrap();
+    fixtures[10].check_outputs(&run);
+    assert_eq!((run.refused, stand_in.count(Counter::Memories)), (None, 3));
+    stand_in.limit(10);
+    let run = session.run(&[(&fixtures[11].tensors["x"]).into()], &[]).unwrap();
+    fixtures[11].check_outputs(&run);
+    assert_eq!(run.refused.map(|refused| refused.code), Some("device_memory"));
+    assert!(run.segments.iter().all(|segment| segment.ran == Ran::Fallback));
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let setup = Setup::new();
+    let fixture = tier(PROGRAM, &[("M", 7)]).with_library(Ok(setup.blas()));
+    let machine = Machine::new(&setup.device, &fixture.kernels);
+    let new = |params| Session::new(&fixture.program, &fixture.partition, params, Some(machine));
+    let missing = new(HashMap::new()).unwrap_err();
+    assert!(matches!(&missing, SessionError::Bind(_)) && missing.to_string().contains("`%w: "), "{missing}");
+    let other = Tensor::zeros(ElementType::F32, vec![5, 7], None).unwrap();
+    let wrong = new(HashMap::from([("w".to_owned(), other.clone())])).unwrap_err();
+    assert_eq!(wrong.to_string(), "`%w` is tensor<[5, 6], f32>, but its tensor is [5, 7], f32");
+
+    let mut session = fixture.session(&setup.device);
+    assert_eq!(session.inputs(), [fixture.value("x")]);
+    let error = session.run(&[], &[]).unwrap_err();
+    assert_eq!(error.to_string(), "`@layers` has 1 inputs besides params, not 0");
+    let x = &fixture.tensors["x"];
+    assert!(matches!(session.run(&[x.into()], &[None]), Err(SessionError::Count { what: "outputs", .. })));
+    assert!(matches!(session.run(&[(&other).into()], &[]), Err(SessionError::Bind(_))));
+    let codes = Tensor::zeros(ElementType::BF16, vec![7, 6], None).unwrap();
+    assert!(matches!(session.run(&[(&codes).into()], &[]), Err(SessionError::Type { .. })));
+    let second = Device::open(1).unwrap();
+    let (here, there) = (setup.device.alloc(7 * 6 * 4).unwrap(), second.alloc(7 * 6 * 4).unwrap());
+    let dims = || vec![7, 6];
+    let foreign = DeviceTensor::new(&second, &there, ElementType::F32, dims(), None).unwrap();
+    let error = session.run(&[foreign.into()], &[]).unwrap_err();
+    assert_eq!(error, SessionError::Device(DeviceError::OtherDevice { what: "tensor" }));
+    let mixed_up = DeviceTensor::new(&setup.device, &there, ElementType::F32, dims(), None);
+    assert_eq!(mixed_up.unwrap_err(), DeviceError::OtherDevice { what: "buffer" });
+    let small = DeviceTensor::new(&setup.device, &here, ElementType::F32, vec![8, 6], None);
+    assert!(matches!(small, Err(DeviceError::Range { .. })));
+    fixture.check_outputs(&session.run(&[x.into()], &[]).unwrap());
+}
+
+#[test]
+fn a_session_prepares_launches_for_its_host() {
+    let setup = Setup::new();
+    let device = &setup.device;
+    let fixture = tier(PROGRAM, &[("M", 33)]).with_library(Ok(setup.blas()));
+    let session = fixture.session(device);
+    let x = &fixture.tensors["x"];
+    let [from, to] = [x.bytes().len(), 33 * 5 * 4].map(|bytes| device.alloc(bytes).unwrap());
+    device.stream().upload(&from, 0, x.bytes()).unwrap();
+    let addresses = [(fixture.value("x"), from.address()), (fixture.value("y"), to.address())];
+    let preparation = session.prepare(&fixture.symbols()).unwrap().bind_all(addresses);
+    // SAFETY: the buffers live until the end.
+    let mut prepared = unsafe { preparation.build() }.unwrap();
+    // The prepared program keeps the params.
+    drop(session);
+    assert_eq!(prepared.kernels(), 3, "two products and a sum");
+    let stream = device.new_stream().unwrap();
+    // SAFETY: as above; each launch is waited for.
+    let graph = stream.capture(|| unsafe { prepared.launch(&stream) }).unwrap();
+    // SAFETY: as above.
+    unsafe { graph.launch(&stream) }.unwrap();
+    let mut found = vec![0; to.len()];
+    stream.download(&to, 0, &mut found).unwrap();
+    assert_eq!(found, fixture.expected("y").bytes());
+}
+
+#[test]
+fn a_session_without_a_device_runs_on_the_fallback() {
+    let fixture = tier(PROGRAM, &[("M", 7)]);
+    let mut session = Session::new(&fixture.program, &fixture.partition, fixture.params(), None).unwrap();
+    let run = session.run(&[(&fixture.tensors["x"]).into()], &[]).unwrap();
+    fixture.check_outputs(&run);
+    assert_eq!(run.refused.map(|refused| refused.code), Some("no_device"));
+}
+
+#[test]
+fn a_session_moves_between_threads() {
+    let setup = Setup::new();
+    let fixture = tier(PROGRAM, &[("M", 7)]).with_library(Ok(setup.blas()));
+    let mut sessions = [fixture.session(&setup.device), fixture.session(&setup.device)];
+    for _ in 0..3 {
+        for session in &mut sessions {
+            std::thread::scope(|scope| {
+                let run = scope.spawn(|| session.run(&[(&fixture.tensors["x"]).into()], &[]).unwrap());
+                fixture.check_outputs(&run.join().unwrap());
+            });
+        }
+    }
+}
+
+#[test]
+fn sessions_run_at_the_same_time_on_one_device() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixtures: Vec<Fixture> = (0..3).map(|m| tier(MIXED, &[("M", 3 + m)])).collect();
+    let chain = MIXED.replace("mul %a, %v", "add %a, %a").replace("  %v = relu %w : tensor<[6], f32>\n", "");
+    let on_device: Vec<Fixture> = (0..3).map(|m| tier(&chain, &[("M", 9 + m)])).collect();
+    let expected = |fixtures: &[Fixture]| fixtures.iter().map(|it| it.expected("y")).collect::<Vec<_>>();
+    let programs = [(&fixtures, expected(&fixtures)), (&on_device, expected(&on_device))];
+    std::thread::scope(|scope| {
+        for (fixtures, expected) in programs.iter().chain(&programs) {
+            let mut session = fixtures[0].session(&device);
+            scope.spawn(move || {
+                for turn in 0..60 {
+                    let at = turn % fixtures.len();
+                    let run = session.run(&[(&fixtures[at].tensors["x"]).into()], &[]).unwrap();
+                    assert_eq!(run.outputs[0].as_ref(), Some(&expected[at]), "turn {turn}");
+                }
+            });
+        }
+    });
+    assert_eq!(stand_in.count(Counter::Memories), 0);
+}
+
+#[test]
+fn a_fault_of_the_device_is_an_error_of_the_call() {
+    let setup = Setup::new();
+    let fixture = tier(PROGRAM, &[("M", 7)]).with_library(Ok(setup.blas()));
+    let mut session = fixture.session(&setup.device);
+    let x = &fixture.tensors["x"];
+    session.run(&[x.into()], &[]).unwrap();
+    setup._stand_in.fault(700);
+    let error = session.run(&[x.into()], &[]).unwrap_err();
+    assert!(matches!(&error, SessionError::Device(error) if error.is_sticky()), "{error}");
+    setup._stand_in.fault(0);
+    fixture.check_outputs(&session.run(&[x.into()], &[]).unwrap());
+}
