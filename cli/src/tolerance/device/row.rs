@@ -73,13 +73,18 @@ impl<'a> Rows<'a> {
     /// Reads the operands of a row kernel.
     ///
     /// # Errors
-    /// Fails if an operand was not kept or has too few elements for the plan, or an extent is unknown.
+    /// Fails if an operand was not kept or has too few elements for the plan, an extent is unknown, or memory is
+    /// insufficient.
     pub(super) fn new(run: &SegmentOps<'_>, plan: &'a RowPlan) -> Result<Rows<'a>, Error> {
         let extents = [&plan.batch, &plan.m, &plan.k].map(|dim| extent(dim, run.symbols));
         let [Some(batch), Some(m), Some(columns)] = extents else {
             return Err(missing(&format!("an extent of segment {}", run.segment)));
         };
         let rows = batch.saturating_mul(m);
+        // Each step of a row has two intervals per element, each operand one.
+        const EACH: usize = 2 * size_of::<Interval>();
+        let lines = plan.program.steps.len() + plan.program.operands.len();
+        run.check_room(columns.saturating_mul(lines).saturating_mul(EACH))?;
         let read = plan.operands.iter().zip(&plan.program.operands);
         let operands = read.map(|(input, operand)| {
             let values = run.operand(input.value)?.to_f64();
