@@ -139,7 +139,12 @@ fn weight(inputs: &Inputs) -> (usize, Vec<f64>) {
 
 /// The value of `%y` on the fallback.
 fn on_fallback(program: &Program, bound: &Bound<'_>) -> Result<Tensor> {
-    let capabilities = Capabilities { target: "cpu".into(), formats: Vec::new(), block_quantize: None, device: Default::default() };
+    let capabilities = Capabilities {
+        target: "cpu".into(),
+        formats: Vec::new(),
+        block_quantize: None,
+        device: Default::default(),
+    };
     let partition = partition(program, &capabilities);
     let done = run(program, &partition, bound, &RunOptions::default(), None)?;
     Ok(done.value(program.module().outputs[0]).ok_or("the run has no output")?.clone())

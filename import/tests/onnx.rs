@@ -117,7 +117,12 @@ impl Read {
         tensors.insert(module.name_of(input).to_owned(), x);
         let bound = bind::bind(&self.program, &tensors)?;
         let values = interpret(&self.program, &bound)?;
-        let capabilities = Capabilities { target: "cpu".into(), formats: Vec::new(), block_quantize: None, device: Default::default() };
+        let capabilities = Capabilities {
+            target: "cpu".into(),
+            formats: Vec::new(),
+            block_quantize: None,
+            device: Default::default(),
+        };
         let segments = partition(&self.program, &capabilities);
         let done = run(&self.program, &segments, &bound, &RunOptions::default(), None)?;
         for output in &module.outputs {

@@ -130,7 +130,12 @@ fn outputs(imported: &ImportedProgram, path: &Path, x: &[f64]) -> Result<[Vec<f6
     tensors.insert(name, Tensor::from_f64(ElementType::F32, vec![M, K], None, x)?);
     let bound = bind::bind(&program, &tensors)?;
     let values = interpret(&program, &bound)?;
-    let capabilities = Capabilities { target: "cpu".into(), formats: Vec::new(), block_quantize: None };
+    let capabilities = Capabilities {
+        target: "cpu".into(),
+        formats: Vec::new(),
+        block_quantize: None,
+        device: Default::default(),
+    };
     let done = run(&program, &partition(&program, &capabilities), &bound, &RunOptions::default(), None)?;
     let output = module.outputs[0];
     Ok([values[output.index()].to_f64(), done.value(output).ok_or("the run has no output")?.to_f64()])
