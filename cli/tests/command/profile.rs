@@ -150,7 +150,7 @@ fn every_tool_runs_the_program_with_its_kernels_from_the_cache_and_looks_at_one_
     let machine = Machine::new("");
     let kept = machine.name("kept");
     let tools = ["ncu", "memcheck", "racecheck", "initcheck", "synccheck"];
-    let mut arguments = vec!["--segment", "3", "--keep", &kept];
+    let mut arguments = vec!["--segment", "2", "--keep", &kept];
     arguments.extend(tools.iter().flat_map(|tool| ["--tool", tool]));
     let (code, report) = machine.json(&arguments);
     assert_eq!((code, &report["ok"], troubles(&report).len()), (0, &json!(true), 0), "{report}");
@@ -158,7 +158,7 @@ fn every_tool_runs_the_program_with_its_kernels_from_the_cache_and_looks_at_one_
     assert_eq!(report["plain"]["ok"], true);
     let launched: Vec<&Value> =
         report["plain"]["launched"].as_array().unwrap().iter().map(|it| &it["segment"]).collect();
-    assert_eq!(launched, [&json!(0), &json!(3)]);
+    assert_eq!(launched, [&json!(0), &json!(2)]);
 
     assert_eq!(metric(&report, "duration")["value"], 180.16);
     assert_eq!(report["counters"]["stalls"][0]["reason"], "gmma");
@@ -319,7 +319,7 @@ fn errors_that_a_tool_finds_are_a_failure_and_a_tool_that_breaks_is_none() {
 fn a_kernel_that_fails_is_looked_at_nevertheless() {
     let machine = Machine::new("-DRUN_STATUS=719");
     machine.sanitizer("\"$@\"\necho '========= Invalid __shared__ read of size 16 bytes'\necho '========= ERROR SUMMARY: 4 errors'\nexit 3\n");
-    let (exit, report) = machine.json(&["--tool", "memcheck", "--tool", "ncu", "--segment", "3"]);
+    let (exit, report) = machine.json(&["--tool", "memcheck", "--tool", "ncu", "--segment", "2"]);
     assert_eq!((exit, &report["plain"]["ok"]), (1, &Value::Null), "{report}");
     assert!(report["plain"]["error"].as_str().is_some_and(|why| why.contains("719")), "{report}");
     assert_eq!(report["checks"][0]["errors"], 4);
@@ -334,7 +334,7 @@ fn a_kernel_that_fails_is_looked_at_nevertheless() {
 fn bad_input_and_a_machine_without_a_gpu_are_told_apart_before_anything_is_built() {
     let machine = Machine::new("");
     for (more, words) in [
-        (&["--segment", "1"][..], "segment 1 is not a kernel; the kernels are segments 0, 3"),
+        (&["--segment", "1"][..], "segment 1 is not a kernel; the kernels are segments 0, 2"),
         (&["--segment", "9"], "segment 9 is not a kernel"),
         (&["--target", "cpu"], "no op of the program becomes a kernel"),
         (&["--target", "sm_1"], "unknown target `sm_1`"),
