@@ -87,7 +87,7 @@ pub enum Error {
     Run(#[from] RunError),
     /// The tensors of a session do not fit the program.
     #[error(transparent)]
-    Session(SessionError),
+    Session(Box<SessionError>),
     /// The partition failed the independent checker.
     #[error("bug: the partition is invalid: {0}; please report the program")]
     Partition(String),

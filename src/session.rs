@@ -120,7 +120,7 @@ impl From<SessionError> for Error {
             SessionError::Bind(error) => Error::Bind(error),
             SessionError::Run(error) => Error::Run(error),
             SessionError::Device(error) => Error::Device(error),
-            error => Error::Session(error),
+            error => Error::Session(Box::new(error)),
         }
     }
 }
