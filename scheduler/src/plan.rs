@@ -3,6 +3,7 @@
 mod interface;
 mod mma;
 mod moves;
+mod rounding;
 mod row;
 
 use fourfold_ir::numeric::Nvfp4Formula;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
-typedef struct { int64_t values[8]; uint32_t count; } fourfold_extents;
+typedef struct { int64_t values[16]; uint32_t count; } fourfold_extents;
 typedef struct { const void *operands[32]; uint32_t operand_count; const float *scalars[8]; uint32_t scalar_count; void *outputs[8]; uint32_t output_count; } fourfold_addresses;
 typedef struct { uint64_t workspace, operands[32], outputs[8]; } fourfold_requirements;
 typedef struct { fourfold_extents extents; fourfold_addresses addresses; void *workspace; } call;
@@ -16,9 +16,9 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #define WORKSPACE 0
 #endif
 
-uint32_t fourfold_abi_version(void) { return 5; }
+uint32_t fourfold_abi_version(void) { return 6; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":5,\"target\":\"sm_100a\",\"kernel\":\"stand_in_row\",\"tile\":[1,1,1],\"cluster\":[1,1,1],"
+    return "{\"abi\":6,\"target\":\"sm_100a\",\"kernel\":\"stand_in_row\",\"tile\":[1,1,1],\"cluster\":[1,1,1],"
            "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\"," ROLES ",\"emulated\":false}";
 }
 

@@ -1,8 +1,8 @@
 //! The C interface of a plan's kernel: its roles, extents, signature and constraints.
 
-use fourfold_ir::numeric::Nvfp4Formula;
-use fourfold_ir::{Dim, Op, Program, ScaleRounding, SymbolValues, Value};
+use fourfold_ir::{Dim, Op, Program, SymbolValues, Value};
 
+use super::rounding::rounding_suffix;
 use super::{
     BlockQuantizePlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan, Roles,
     RowPlan, ScaledMmaPlan, Tier,
@@ -208,15 +208,6 @@ fn block_quantize_signature(plan: &BlockQuantizePlan) -> String {
         "block_quantize values={input}{global} q={}:{}/{}{rounding} {layout}",
         format.element, format.scale, format.block
     )
-}
-
-pub(super) fn rounding_suffix(rounding: Option<ScaleRounding>, formula: Nvfp4Formula) -> String {
-    match rounding {
-        None if formula == Nvfp4Formula::DEFAULT => String::new(),
-        None => format!(":{formula}"),
-        Some(rounding) if formula == Nvfp4Formula::DEFAULT => format!(":{}", rounding.name()),
-        Some(rounding) => format!(":{}_{formula}", rounding.name()),
-    }
 }
 
 fn scaled_mma_signature(program: &Program, plan: &ScaledMmaPlan) -> String {

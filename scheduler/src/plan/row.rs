@@ -243,7 +243,7 @@ impl RowProgram {
             words.push(match output.kind {
                 RowOutputKind::Value => format!("y={}", output.of),
                 RowOutputKind::Quantized { format, layout, global, scale_rounding, formula } => {
-                    let rounding = super::interface::rounding_suffix(scale_rounding, formula);
+                    let rounding = super::rounding::rounding_suffix(scale_rounding, formula);
                     let global = global.map_or(String::new(), |operand| format!("*x{operand}"));
                     let QuantizedFormat { element, scale, block } = format;
                     format!("q={element}:{scale}/{block}{rounding}{global}@{} {layout}", output.of)

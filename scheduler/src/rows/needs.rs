@@ -67,14 +67,15 @@ pub(crate) fn needs(program: &Program, capability: &RowCapability, op: Op, space
         return None;
     }
     let first = || module.ty(operation.operands[0]);
+    let is_whole = || own == *space && space.class(&first().shape) == Some(RowShape::Matrix);
     match operation.kind {
         OpKind::Reduce { .. }
         | OpKind::Softmax { .. }
         | OpKind::LayerNorm { .. }
-        | OpKind::BlockQuantize { .. } => {
-            if own != *space || space.class(&first().shape) != Some(RowShape::Matrix) {
-                return None;
-            }
+        | OpKind::BlockQuantize { .. }
+            if !is_whole() =>
+        {
+            return None;
         }
         OpKind::BlockDequantize { .. } if own != *space => return None,
         _ => {}
