@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, CompileOptions, Compiled, Options};
 use fourfold_executor::service::Event;
-use fourfold_executor::{Run, RunError, RunOptions, chain};
+use fourfold_executor::{HOST_OPERAND, Run, RunError, RunOptions, chain};
 use fourfold_ir::text::{self, Directive};
 use fourfold_ir::{Bound, Program, SymbolValues, bind};
 use fourfold_scheduler::{Plan, ScaledMmaPlan};
@@ -406,12 +406,14 @@ fn verify_run(
 }
 
 /// Counts the segments of the device tier that ran on the GPU, and lists the segments of either tier that did not. A
-/// segment whose results have no elements needs no GPU.
+/// segment whose results have no elements needs no GPU, nor does a view of a value on the host.
 fn count_segments(candidate: &Candidate, inputs: &Inputs, run: &Report, report: &mut VerifyReport) {
     for (position, segment) in run.segments.iter().enumerate() {
         let mut results = run.outputs.iter().filter(|output| output.segment == Some(position)).peekable();
         let is_empty = results.peek().is_some() && results.all(|output| output.elements == 0);
-        let is_done = matches!(segment.ran, "kernel" | "emulated") || is_empty;
+        // A view takes no time, so it stays where its operand is.
+        let is_view = segment.reason.as_deref() == Some(HOST_OPERAND);
+        let is_done = matches!(segment.ran, "kernel" | "emulated") || is_empty || is_view;
         report.ran_device_segments += usize::from(segment.kind == "device" && is_done);
         if segment.kind != "fallback" && !is_done {
             report.off_device.push(OffDevice {

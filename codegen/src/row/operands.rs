@@ -59,6 +59,12 @@ pub(super) fn operands(program: &RowProgram) -> Operands {
             RowShape::Row => all.vectors.push(elements(index, operand, "")),
             RowShape::Scales { block, layout } => {
                 let at = match (layout, repeat) {
+                    // A row may end within a thread's elements.
+                    (ScaleLayout::Linear, _) if block == 1 => {
+                        let last = "static_cast<uint32_t>(p.columns - 1)";
+                        let own = "static_cast<uint32_t>(column + sub)";
+                        format!("{start} + ({own} < {last} ? {own} : {last})")
+                    }
                     (ScaleLayout::Linear, _) => {
                         format!("(({start} + column) >> {}) + sub", block.trailing_zeros())
                     }
@@ -74,7 +80,10 @@ pub(super) fn operands(program: &RowProgram) -> Operands {
                 all.scales.push(Operand {
                     index,
                     block,
-                    read: format!("float const x{index} = x{index}v[2 * pair / {block}];"),
+                    read: match block {
+                        1 => format!("float const x{index}a = x{index}v[2 * pair], x{index}b = x{index}v[2 * pair + 1];"),
+                        _ => format!("float const x{index} = x{index}v[2 * pair / {block}];"),
+                    },
                     load_scale: format!("load_scale_{element}(p.operands[{index}], {at})"),
                     ..Operand::default()
                 });

@@ -50,7 +50,9 @@ pub(super) fn name(value: RowRef) -> String {
 /// One number of a value: element `a` or `b`, or the row's only one.
 pub(super) fn number(program: &RowProgram, value: RowRef, half: usize) -> String {
     let name = name(value);
-    if !is_element(program, value) {
+    // The two elements of a pair have scales of their own if blocks are of one element.
+    let is_single = matches!(program.shape(value), RowShape::Scales { block: 1, .. });
+    if !is_element(program, value) && !is_single {
         return name;
     }
     let element = program.element(value);
