@@ -8,8 +8,8 @@ use fourfold_codegen::dispatch::Tables;
 use fourfold_codegen::{EMULATED_TARGETS, EMULATOR};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::{NO_DEVICE, Run, RunOptions, RunReason};
-use fourfold_ir::{Capabilities, Entity, Module, Op, Program, Tensor, Value, bind, verify};
-use fourfold_scheduler::{NormalizeOptions, Normalized, Partition, check, normalize, partition};
+use fourfold_ir::{Capabilities, DeviceCapability, Entity, Module, Op, Program, Tensor, Value, bind, verify};
+use fourfold_scheduler::{NormalizeOptions, Normalized, Partition, Segment, check, normalize, partition};
 
 use crate::error::Error;
 
@@ -176,6 +176,25 @@ pub enum Claim {
     /// [`Compiled::run`](crate::Compiled::run) is unavailable. The program is not normalized, so that its ops remain
     /// the host's ops.
     KernelsOnly,
+    /// Ops of kernel and device segments. The host runs the ops of fallback segments itself, as with
+    /// [`Claim::KernelsOnly`].
+    Device,
+}
+
+impl Claim {
+    /// The name in reports: `everything`, `kernels_only` or `device`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Claim::Everything => "everything",
+            Claim::KernelsOnly => "kernels_only",
+            Claim::Device => "device",
+        }
+    }
+
+    /// Returns the claim with this name.
+    pub fn from_name(name: &str) -> Option<Claim> {
+        [Claim::Everything, Claim::KernelsOnly, Claim::Device].into_iter().find(|claim| claim.name() == name)
+    }
 }
 
 /// A segment offered to the host: one call that replaces some of its ops.
@@ -357,7 +376,7 @@ impl Backend {
     }
 
     /// Verifies, normalizes and partitions a module. Every op ends up in a segment, and every op outside a kernel has
-    /// a reason. With [`Claim::KernelsOnly`], the module is not normalized.
+    /// a reason. The module is normalized with [`Claim::Everything`] only.
     ///
     /// # Errors
     /// [`Error::Module`] when the module does not verify. An op that no kernel takes is no error.
@@ -384,7 +403,7 @@ impl Backend {
         }
     }
 
-    /// Normalizes and partitions a verified program. With [`Claim::KernelsOnly`], the program is not normalized.
+    /// Partitions a verified program. It is normalized with [`Claim::Everything`] only.
     ///
     /// ```
     /// # use fourfold::{Backend, DeviceChoice, Options};
@@ -415,13 +434,14 @@ impl Backend {
             Claim::Everything => {
                 normalize(&program, &NormalizeOptions { contract: self.contract || options.contract })
             }
-            Claim::KernelsOnly => Normalized::unchanged(program.clone()),
+            Claim::KernelsOnly | Claim::Device => Normalized::unchanged(program.clone()),
         };
         let partition = match self.claim {
-            Claim::Everything => partition(normalized.program(), &self.capabilities),
-            // A host that claims kernels only keeps every other op, on the device too.
+            Claim::Everything | Claim::Device => partition(normalized.program(), &self.capabilities),
+            // The host keeps every other op, on the device too.
             Claim::KernelsOnly => {
-                let capabilities = Capabilities { block_quantize: None, ..self.capabilities.clone() };
+                let device = DeviceCapability::default();
+                let capabilities = Capabilities { block_quantize: None, device, ..self.capabilities.clone() };
                 partition(normalized.program(), &capabilities)
             }
         };
@@ -527,7 +547,7 @@ impl Planned {
         self.dispatch.as_deref()
     }
 
-    /// The kernel segments, in an order in which they can run.
+    /// The kernel segments, in an order in which they can run. With [`Claim::Device`], also the device segments.
     ///
     /// ```
     /// use fourfold::{Backend, Claim, DeviceChoice, Options};
@@ -548,7 +568,12 @@ impl Planned {
             inputs: segments[segment].inputs.clone(),
             outputs: segments[segment].outputs.clone(),
         };
-        self.partition.kernels().map(|(segment, _)| claim(segment)).collect()
+        match self.claim {
+            Claim::Device => self.partition.plans().map(|(segment, _)| claim(segment)).collect(),
+            Claim::Everything | Claim::KernelsOnly => {
+                self.partition.kernels().map(|(segment, _)| claim(segment)).collect()
+            }
+        }
     }
 
     /// Runs the program on the CPU fallback; builds and launches nothing. `tensors` maps input names to tensors. The
@@ -557,7 +582,7 @@ impl Planned {
     ///
     /// # Errors
     /// [`Error::Bind`] when the tensors do not fit the inputs; [`Error::Run`] when memory runs out;
-    /// [`Error::Unclaimed`] under [`Claim::KernelsOnly`] when an op belongs to the host.
+    /// [`Error::Unclaimed`] when an op belongs to the host.
     ///
     /// ```
     /// use fourfold::ir::sample::{Recipe, Rule, inputs};
@@ -589,12 +614,14 @@ impl Planned {
         run
     }
 
-    /// Refuses a program with ops of the host under [`Claim::KernelsOnly`].
+    /// Refuses a program with ops of the host.
     pub(crate) fn refuse_unclaimed(&self) -> Result<(), Error> {
-        if self.claim == Claim::Everything {
-            return Ok(());
-        }
-        let mut unclaimed = self.partition.segments.iter().filter(|segment| segment.kernel().is_none());
+        let is_unclaimed = |segment: &&Segment| match self.claim {
+            Claim::Everything => false,
+            Claim::KernelsOnly => segment.kernel().is_none(),
+            Claim::Device => segment.plan().is_none(),
+        };
+        let mut unclaimed = self.partition.segments.iter().filter(is_unclaimed);
         match unclaimed.find_map(|segment| segment.ops.first()) {
             Some(&op) => Err(Error::Unclaimed { op: self.program().module().op_label(op) }),
             None => Ok(()),

@@ -458,8 +458,7 @@ impl Compiled {
     ///
     /// # Errors
     /// [`Error::Bind`] when the tensors do not fit the inputs; [`Error::Run`] when memory runs out or the device
-    /// fails; [`Error::Unclaimed`] under [`Claim::KernelsOnly`](crate::Claim::KernelsOnly) when an op belongs to the
-    /// host.
+    /// fails; [`Error::Unclaimed`] when an op belongs to the host.
     ///
     /// ```
     /// use fourfold::ir::sample::{Recipe, Rule, inputs};

@@ -76,8 +76,8 @@ pub enum Error {
     /// The requested GPU is unusable.
     #[error("{0}: {remedy}", remedy = .0.remedy())]
     Device(DeviceError),
-    /// Only kernels are claimed, so the program cannot run as a whole.
-    #[error("`{op}` is not claimed: Fourfold claims kernel segments only, and the host runs the rest")]
+    /// Some ops are not claimed, so the program cannot run as a whole.
+    #[error("`{op}` is not claimed: the host runs the ops outside claimed segments")]
     Unclaimed {
         /// The op, as `%name = mnemonic`.
         op: String,

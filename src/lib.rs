@@ -12,7 +12,7 @@
 //! - [`Compiled::run`] runs the whole program on host tensors. The result lists each segment, and the reason if it ran
 //!   on the fallback.
 //! - [`Compiled::session`] runs the program repeatedly with resident params, on host or device tensors.
-//! - [`Compiled::run_segment`] runs one segment, for hosts that keep the other ops ([`Claim::KernelsOnly`]).
+//! - [`Compiled::run_segment`] runs one segment, for hosts that keep other ops ([`Claim`]).
 //! - [`Compiled::prepare`] and [`Compiled::prepare_segment`] build launches on the host's device memory and stream.
 //! - [`kernels`] exposes configurations, sources and builds of single kernels.
 //!

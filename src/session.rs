@@ -46,7 +46,7 @@ impl Compiled {
     /// # Errors
     /// [`Error::Bind`] or [`Error::Session`] when a param is missing or has another type; [`Error::Run`] when a value
     /// that depends on params only cannot be computed; [`Error::Device`] when the device fails; [`Error::Unclaimed`]
-    /// under [`Claim::KernelsOnly`](crate::Claim::KernelsOnly) when an op belongs to the host.
+    /// when an op belongs to the host.
     pub fn session(&self, params: HashMap<String, Tensor>) -> Result<Session<'_>, Error> {
         let planned = self.planned();
         planned.refuse_unclaimed()?;

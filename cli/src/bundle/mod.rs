@@ -80,6 +80,9 @@ struct RunAs {
     emulate: bool,
     contract: bool,
     kernels_only: bool,
+    /// The claim, unless `kernels_only` states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claim: Option<String>,
     build_anyway: bool,
     debug: bool,
     /// The tolerances that replaced those of the program.
@@ -154,7 +157,8 @@ impl Opened {
     /// Merges the given options with those of the bundle. A given target also replaces emulation.
     fn options(&self, given: &ReplayOptions) -> Result<(Options, CompileOptions), BundleError> {
         let (said, backend) = (&self.about.options, &given.backend);
-        let claim = if said.kernels_only { Claim::KernelsOnly } else { backend.claim };
+        let named = said.claim.as_deref().and_then(Claim::from_name);
+        let claim = if said.kernels_only { Claim::KernelsOnly } else { named.unwrap_or(backend.claim) };
         let dispatch = match (&backend.dispatch, &said.dispatch) {
             (None, Some(text)) => {
                 let tables = Tables::parse(text).map_err(|error| BundleError::About {

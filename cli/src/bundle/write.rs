@@ -130,6 +130,7 @@ fn write_run(
     write_kernels(writing, options, stages)?;
     let (backend, compile) = (&options.backend, &options.compile);
     let planned_for = stages.backend.as_ref();
+    let claim = planned_for.map_or(backend.claim, |backend| backend.claim());
     let debug = compile.debug || stages.compiled.as_ref().is_some_and(Compiled::is_in_debug_mode);
     Ok(About {
         fourfold: Version::own(),
@@ -141,7 +142,8 @@ fn write_run(
                 .or(backend.target.clone()),
             emulate: planned_for.map_or(backend.emulate, |backend| backend.emulates()),
             contract: planned_for.map_or(backend.contract, |backend| backend.contracts()),
-            kernels_only: planned_for.map_or(backend.claim, |backend| backend.claim()) == Claim::KernelsOnly,
+            kernels_only: claim == Claim::KernelsOnly,
+            claim: (claim == Claim::Device).then(|| claim.name().to_owned()),
             build_anyway: compile.build_anyway,
             tolerances: options.tolerances.clone(),
             debug,

@@ -19,6 +19,12 @@ const ROUNDING: f64 = 1.0 / (1u64 << 50) as f64;
 /// The interval of every value.
 pub(super) const UNKNOWN: Interval = [f64::NEG_INFINITY, f64::INFINITY];
 
+/// Returns the number in an interval that contains only one, NaN included.
+pub(super) fn as_point([low, high]: Interval) -> Option<f64> {
+    // An interval between the two zeros is no point.
+    (low.to_bits() == high.to_bits() || low.is_nan() && high.is_nan()).then_some(low)
+}
+
 /// The inputs from which the intervals of a kernel's values follow.
 pub(super) struct Intervals<'a> {
     /// The plan.

@@ -10,11 +10,11 @@ use serde_json::Value;
 /// The cache of these tests, so that they neither read nor change another one.
 const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cli-cache");
 
-fn fixture(name: &str) -> PathBuf {
+pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
 }
 
-fn fourfold(arguments: &[&str]) -> Output {
+pub fn fourfold(arguments: &[&str]) -> Output {
     // Without a GPU, the tests show the same on every machine.
     let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
     command.args(arguments).env("FOURFOLD_DEVICE", "none").env("FOURFOLD_CACHE_DIR", CACHE);
@@ -22,15 +22,15 @@ fn fourfold(arguments: &[&str]) -> Output {
     command.output().expect("the program starts")
 }
 
-fn exit_code(output: &Output) -> i32 {
+pub fn exit_code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("ended by a signal: {}", text(&output.stderr)))
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn json(output: &Output) -> Value {
+pub fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {} {}", text(&output.stdout), text(&output.stderr)))
 }
@@ -451,48 +451,6 @@ fn bad_programs_give_exit_2_with_line_and_column() {
 }
 
 #[test]
-fn explain_prints_the_memory_plan_of_a_program_without_fallback() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("layers.fir");
-    let source = "fir 1
-func @layers(
-    %x: tensor<[M, 64], f4E2M1FN>, %sx: tensor<[M, 4], f8E4M3FN, blocked>,
-    param %w1: tensor<[96, 64], f4E2M1FN>, param %sw1: tensor<[96, 4], f8E4M3FN, blocked>,
-    param %w2: tensor<[64, 96], f4E2M1FN>, param %sw2: tensor<[64, 6], f8E4M3FN, blocked>,
-    param %g: tensor<[], f32>
-) {
-  %a = scaled_mma %x, %sx, %w1, %sw1 {block = 16} : tensor<[M, 96], f32>
-  %q, %sq = block_quantize %a, %g {block = 16} : tensor<[M, 96], f4E2M1FN>, tensor<[M, 6], f8E4M3FN, blocked>
-  %y = scaled_mma %q, %sq, %w2, %sw2 {block = 16} : tensor<[M, 64], f32>
-  return %y
-}
-";
-    std::fs::write(&file, source).expect("it can be written");
-    let file = file.display().to_string();
-    let explain = |arguments: &[&str]| {
-        fourfold(&[&["explain", &file, "--target", "sm_100a", "--memory"], arguments].concat())
-    };
-    let memory = &json(&explain(&["--symbol", "M=37", "--json"]))["memory"];
-    // Codes of 37 rows of 48 bytes, and one block of 128 rows of scales.
-    let expected = serde_json::json!([
-        { "value": "q", "offset": 0, "bytes": 1776, "first": 0, "last": 1 },
-        { "value": "sq", "offset": 1792, "bytes": 1024, "first": 0, "last": 1 },
-    ]);
-    assert_eq!((&memory["bytes"], &memory["steps"], &memory["parts"]), (&2816.into(), &2.into(), &expected));
-    let shown = text(&explain(&["--symbol", "M=37"]).stdout);
-    assert!(shown.contains("memory: 2816 bytes without workspaces; 2816 are live at once"), "{shown}");
-    let output = explain(&[]);
-    assert_eq!(exit_code(&output), 2);
-    assert!(text(&output.stderr).contains("`--symbol M=EXTENT`"), "{}", text(&output.stderr));
-    assert_eq!(exit_code(&explain(&["--symbol", "K=3"])), 2, "there is no such symbol");
-    assert_eq!(exit_code(&fourfold(&["explain", &file, "--symbol", "M=3"])), 2, "only for --memory");
-    let other =
-        json(&fourfold(&["explain", &file, "--target", "cpu", "--memory", "--symbol", "M=3", "--json"]));
-    assert_eq!(other["memory"]["reason"], "fallback_segment");
-    assert!(json(&fourfold(&["explain", &file, "--json"]))["memory"].is_null());
-}
-
-#[test]
 fn explain_says_that_plain_mma_is_left_alone() {
     let output = fourfold(&["explain", &path("attention.fir")]);
     assert_eq!(exit_code(&output), 0);
@@ -571,72 +529,6 @@ fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
     assert_eq!(exit_code(&output), 3);
     assert!(text(&output.stderr).contains("no kernel was planned"), "{}", text(&output.stderr));
     assert_eq!(exit_code(&fourfold(&["verify", &files[3]])), 0);
-}
-
-/// A standalone quantization, which is a segment of the device tier.
-const QUANTIZATION: &str = "fir 1
-; sample: normal seed=7 M=5
-func @quantization(%x: tensor<[M, 64], f32>, %g: tensor<[], f32>) {
-  %r = relu %x : tensor<[M, 64], f32>
-  %q, %sq = block_quantize %r, %g {block = 16} : tensor<[M, 64], f4E2M1FN>, tensor<[M, 4], f8E4M3FN, blocked>
-  return %q, %sq
-}
-";
-
-#[test]
-fn required_device_segments_that_did_not_run_give_exit_3_and_are_named() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("quantization.fir").display().to_string();
-    std::fs::write(&file, QUANTIZATION).expect("a file");
-    let arguments = ["verify", &file, "--target", "sm_120a", "--device", "none", "--json"];
-    let output = fourfold(&arguments);
-    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
-    let report = json(&output);
-    assert_eq!((&report["ok"], &report["left_out"]), (&true.into(), &serde_json::json!([])), "{report}");
-    assert_eq!((&report["kernels"], &report["ran_device_segments"]), (&0.into(), &0.into()), "{report}");
-    let planned = report["device_segments"].as_u64().expect("a number");
-    let off = report["off_device"].as_array().expect("a list");
-    assert!(planned >= 1 && off.len() as u64 == planned, "{report}");
-    let quantizes = |off: &&Value| off["ops"].to_string().contains("block_quantize");
-    let named = off.iter().find(quantizes).expect("the segment is listed");
-    assert_eq!(
-        (&named["reason"], &named["fixture"]),
-        (&"no_device".into(), &file.as_str().into()),
-        "{named}"
-    );
-    let rows = report["rows"].as_array().expect("rows");
-    let row = rows.iter().find(|row| row["value"] == "q").expect("a row for the codes");
-    assert_eq!(
-        (&row["kind"], &row["ran"], &row["mismatches"]),
-        (&"device".into(), &"fallback".into(), &0.into())
-    );
-    assert!(
-        row["plan"].is_string() && row["sizes"].as_str().is_some_and(|sizes| sizes.contains("M=5")),
-        "{row}"
-    );
-
-    let output = fourfold(&[&arguments[..], &["--require-device"]].concat());
-    assert_eq!((exit_code(&output), &json(&output)["ok"]), (3, &false.into()), "{}", text(&output.stderr));
-    let stderr = text(&output.stderr);
-    assert!(stderr.contains("error: --require-device: ") && stderr.contains("block_quantize"), "{stderr}");
-    // Nothing of the device tier was planned, which does not meet the requirement either.
-    let none = path("shapes/exact_m1.fir");
-    let output = fourfold(&["verify", &none, "--target", "cpu", "--require-device"]);
-    assert_eq!(exit_code(&output), 3);
-    assert!(text(&output.stderr).contains("no device segment was planned"), "{}", text(&output.stderr));
-    assert_eq!(exit_code(&fourfold(&["verify", &none, "--target", "cpu"])), 0);
-}
-
-#[test]
-fn a_segment_without_elements_needs_no_gpu() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("empty.fir").display().to_string();
-    std::fs::write(&file, QUANTIZATION.replace("M=5", "M=0")).expect("a file");
-    let output =
-        fourfold(&["verify", &file, "--target", "sm_120a", "--device", "none", "--require-device", "--json"]);
-    let report = json(&output);
-    assert_eq!((exit_code(&output), &report["off_device"]), (0, &serde_json::json!([])), "{report}");
-    assert_eq!(report["device_segments"], report["ran_device_segments"], "{report}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod bundle;
 mod cache;
 mod commands;
 mod data;
+mod device;
 mod failures;
 mod import;
 mod interface;

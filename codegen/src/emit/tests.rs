@@ -26,7 +26,10 @@ fn template_variables(design: &Design) -> BTreeSet<String> {
     };
     environment.add_template(KERNEL, own).expect("the template parses");
     let of = |name| environment.get_template(name).expect("it was just added").undeclared_variables(false);
-    [SOURCE, ABI, KERNEL].into_iter().flat_map(of).collect()
+    // Kernels without a product state these.
+    let optional = ["empty", "own_extents", "takes_null"];
+    let all = [SOURCE, ABI, KERNEL].into_iter().flat_map(of);
+    all.filter(|variable| !optional.contains(&variable.as_str())).collect()
 }
 
 fn spec(target: &str, steps: Vec<Step>, c: Option<ElementType>) -> ScaledMmaSpec {

@@ -102,9 +102,11 @@ impl<'a> Placed<'a> {
         let mut bytes = vec![0; self.d.len()];
         self.device.stream().download(&self.d, 0, &mut bytes)?;
         let (found, behind) = bytes[self.offset..].split_at(expected.bytes().len());
-        let differing =
-            found.iter().zip(expected.bytes()).filter(|(found, expected)| found != expected).count();
-        ensure!(differing == 0, "{problem}, offset {}: {differing} bytes differ", self.offset);
+        let found = Tensor::new(expected.element(), expected.dims().to_vec(), None, found.to_vec())?;
+        // Zeros may differ in sign: that of a sum of exact zeros depends on the order.
+        let pairs = found.to_f64().into_iter().zip(expected.to_f64());
+        let differing = pairs.filter(|(found, expected)| found != expected).count();
+        ensure!(differing == 0, "{problem}, offset {}: {differing} elements differ", self.offset);
         let around = bytes[..self.offset].iter().chain(behind);
         ensure!(around.copied().all(|byte| byte == POISON), "{problem}: bytes around D are written");
         Ok(())

@@ -3,8 +3,7 @@
 
 use fourfold_ir::{BinaryKind, BitwiseKind, ElementType, scalar};
 
-use super::super::interval::{Interval, UNKNOWN};
-use super::step::as_point;
+use super::super::interval::{Interval, UNKNOWN, as_point};
 
 const LEAST: f64 = i32::MIN as f64;
 const MOST: f64 = i32::MAX as f64;

@@ -7,9 +7,9 @@
 use fourfold_ir::{BinaryKind, ElementType, OpKind, Program, SymbolValues};
 use fourfold_scheduler::{RowInput, RowPlan, RowRef, RowShape, RowStep, RowStepKind};
 
-use super::super::interval::{self, Interval, UNKNOWN};
+use super::super::interval::{self, Interval, UNKNOWN, as_point};
 use super::super::{SegmentOps, missing};
-use super::step::{self, Operands, as_point};
+use super::step::{self, Operands};
 use super::sum::{self, Elements};
 use crate::error::Error;
 

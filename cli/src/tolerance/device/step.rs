@@ -7,7 +7,7 @@
 use fourfold_ir::{BinaryKind, ElementType, UnaryKind, scalar};
 use fourfold_scheduler::{RowStep, RowStepKind};
 
-use super::super::interval::{self, Interval, UNKNOWN, sound, widened};
+use super::super::interval::{self, Interval, UNKNOWN, as_point, sound, widened};
 use super::integers;
 use crate::precision::is_correctly_rounded;
 
@@ -19,12 +19,6 @@ pub(super) struct Operands<'a> {
     pub(super) elements: &'a [ElementType],
     /// True if the first two are the same value.
     pub(super) is_square: bool,
-}
-
-/// Returns the number in an interval that contains only one, NaN included.
-pub(super) fn as_point([low, high]: Interval) -> Option<f64> {
-    // An interval between the two zeros is no point.
-    (low.to_bits() == high.to_bits() || low.is_nan() && high.is_nan()).then_some(low)
 }
 
 /// Returns true if the device computes a step without any error on exact operands.

@@ -6,10 +6,9 @@
 
 use fourfold_ir::{BinaryKind, ReduceKind, scalar};
 
-use super::super::interval::{Interval, UNKNOWN};
+use super::super::interval::{Interval, UNKNOWN, as_point};
 use super::super::reduced::magnitudes;
 use super::super::ulp;
-use super::step::as_point;
 
 /// The elements of a row that a reduction combines.
 pub(super) struct Elements<'a> {

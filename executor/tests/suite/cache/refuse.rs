@@ -218,16 +218,16 @@ fn a_manifest_that_lies_or_leads_elsewhere_is_refused() {
     };
     lie("an old format", "old_format", "\"format\": 1", "\"format\": 0");
     lie("a later format", "old_format", "\"format\": 1", "\"format\": 2");
-    lie("an old interface", "old_abi", "\"abi\": 5", "\"abi\": 4");
+    lie("an old interface", "old_abi", "\"abi\": 6", "\"abi\": 4");
     lie("another key", "other_key", &key(1).to_string(), &key(2).to_string());
     lie("a key in capitals", "manifest", &key(1).to_string(), &key(1).to_string().to_uppercase());
     lie("a file above", "manifest", "\"kernel.so\"", "\"../kernel.so\"");
     lie("an absolute file", "manifest", "\"kernel.cu\"", "\"/etc/passwd\"");
     lie("an unknown file", "manifest", "\"kernel.cu\"", "\"kernel.cv\"");
     lie("another order", "manifest", "\"build.log\"", "\"prelude.cuh\"");
-    lie("an unknown field", "manifest", "\"abi\": 5", "\"abi\": 5, \"b\": 1");
-    lie("a space more", "manifest", "\"abi\": 5", "\"abi\":  5");
-    lie("a huge number", "manifest", "\"abi\": 5", "\"abi\": 99999999999999999999");
+    lie("an unknown field", "manifest", "\"abi\": 6", "\"abi\": 6, \"b\": 1");
+    lie("a space more", "manifest", "\"abi\": 6", "\"abi\":  6");
+    lie("a huge number", "manifest", "\"abi\": 6", "\"abi\": 99999999999999999999");
     check(&artifact, "a huge file", "manifest", |_, entry| {
         let text = fs::read_to_string(entry.join("manifest.json")).unwrap();
         let size = fs::metadata(entry.join("kernel.so")).unwrap().len();
@@ -246,7 +246,7 @@ fn a_manifest_that_lies_or_leads_elsewhere_is_refused() {
 fn metadata_of_another_interface_or_without_sense_is_refused_though_its_hash_is_right() {
     let artifact = built("first");
     for (from, to) in [
-        ("\"abi\": 5", "\"abi\": 4"),
+        ("\"abi\": 6", "\"abi\": 4"),
         ("\"kernel\"", "\"colonel\""),
         ("\"target\"", "\"\\u00ff"),
         ("\"operands\"", "\"operators\""),
