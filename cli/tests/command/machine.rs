@@ -57,7 +57,7 @@ exec cc -O1 -shared -fPIC {defines} $emulated "-DKERNEL=\"$(says kernel)\"" "-DT
         let line = |opcode: &str| format!("echo '        /*0010*/  {opcode} R1, R2, R3 ;'");
         machine.script(
             "cuobjdump",
-            &[line("UTCOMMA.4X"), line("IDP.4A.S8.S8"), line("HGMMA.64x64x16.F32")].join("\n"),
+            &["UTCOMMA.4X", "IDP.4A.S8.S8", "HGMMA.64x64x16.F32", "STG.E.128"].map(line).join("\n"),
         );
         machine
     }
