@@ -44,7 +44,7 @@ pub(super) fn operands(program: &RowProgram) -> Operands {
     for (index, operand) in program.operands.iter().enumerate() {
         let repeat = operand.repeats.then(|| {
             repeats += 1;
-            format!("repeated(p, {}, row.index)", repeats - 1)
+            format!("repeated(p, {}, index)", repeats - 1)
         });
         let (element, shape) = (operand.element, operand.shape);
         let start = match (&repeat, shape) {
@@ -89,10 +89,10 @@ pub(super) fn operands(program: &RowProgram) -> Operands {
                 });
             }
             RowShape::Column => {
-                let row = repeat.unwrap_or_else(|| "row.index".to_owned());
+                let row = repeat.unwrap_or_else(|| "index".to_owned());
                 let ty = number_type(element);
                 all.columns.push(format!(
-                    "{ty} const x{index} = row.is_inside ? load_{element}(p.operands[{index}], {row}) : {ty}{{}};"
+                    "{ty} const x{index} = is_inside ? load_{element}(p.operands[{index}], {row}) : {ty}{{}};"
                 ));
             }
             RowShape::Scalar => {

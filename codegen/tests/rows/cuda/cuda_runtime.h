@@ -19,6 +19,9 @@ struct dim3 {
 struct float4 {
   float x, y, z, w;
 };
+struct uint4 {
+  unsigned x, y, z, w;
+};
 
 enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
