@@ -16,8 +16,9 @@ pub fn row_functions(kinds: &[UnaryKind]) -> String {
     let faster = kinds.iter().filter_map(|kind| {
         let (body, name) = (faster(*kind)?, kind.name());
         Some(format!(
-            "__device__ __forceinline__ float row_{name}(float x) {{\n#if defined(__CUDA_ARCH__)\n{body}\n#else\n  \
-             return fn_{name}(x);\n#endif\n}}\n"
+            "__device__ __noinline__ float exact_{name}(float x) {{ return fn_{name}(x); }}\n\
+             __device__ __forceinline__ float row_{name}(float x) {{\n#if defined(__CUDA_ARCH__)\n{body}\n#else\n  \
+             return exact_{name}(x);\n#endif\n}}\n"
         ))
     });
     std::iter::once(device_functions(kinds)).chain(own).chain(faster).collect::<Vec<_>>().join("\n")
@@ -34,7 +35,7 @@ fn faster(kind: UnaryKind) -> Option<&'static str> {
         // The steps of both instructions, which need one check of the range.
         UnaryKind::Rsqrt => {
             "\
-  if (!(x > 0x1p-100f && x < 0x1p100f)) return fn_rsqrt(x);
+  if (!(x > 0x1p-100f && x < 0x1p100f)) return exact_rsqrt(x);
   float y;
   asm(\"rsqrt.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));
   float const estimate = __fmul_rn(x, y), root = fmaf(fmaf(-estimate, estimate, x), 0.5f * y, estimate);

@@ -69,7 +69,7 @@ pub(super) fn operands(program: &RowProgram) -> Operands {
                         format!("(({start} + column) >> {}) + sub", block.trailing_zeros())
                     }
                     (ScaleLayout::Blocked, None) => {
-                        format!("scale_place<{block}>(p, row.batch, row.row, column / {block}u + sub)")
+                        format!("scale_place<{block}>(p, row.batch(p), row.row(p), column / {block}u + sub)")
                     }
                     // The matrices of the operand have as many rows as the kernel's.
                     (ScaleLayout::Blocked, Some(row)) => format!(

@@ -48,6 +48,8 @@ __device__ __forceinline__ uint32_t abs_{{ element }}x2(uint32_t a) { return a &
 // pow(1, y) and pow(x, 0) are 1 even for NaN.
 __device__ __forceinline__ float op_pow(float a, float b) { return a == 1.0f || b == 0.0f ? 1.0f : powf(a, b); }
 
+// A division that takes few instructions where it is rarely needed.
+__device__ __noinline__ float divide(float a, float b) { return __fdiv_rn(a, b); }
 __device__ __noinline__ uint32_t exact_quotients(float a, float b, float by) {
   return pack_bf16(__fdiv_rn(a, by), __fdiv_rn(b, by));
 }
