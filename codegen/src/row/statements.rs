@@ -177,7 +177,7 @@ fn has_divisor(program: &RowProgram, position: usize) -> bool {
 }
 
 /// The name of the prepared divisor that a row value is.
-fn divisor(value: RowRef) -> String {
+pub(super) fn divisor(value: RowRef) -> String {
     format!("by_{value}")
 }
 
