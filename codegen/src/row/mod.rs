@@ -56,8 +56,8 @@ impl Configuration {
         });
         let block = blocks.max();
         let values = block.unwrap_or(8);
-        let groups = columns.unwrap_or(8192).div_ceil(u64::from(values)).max(1).next_power_of_two();
-        let groups = groups.clamp(32, 1 << 16) as u32;
+        let groups = columns.unwrap_or(8192).div_ceil(u64::from(values)).clamp(32, 1 << 16);
+        let groups = groups.next_power_of_two() as u32;
         let matrices = program.operands.iter().filter(|operand| operand.shape == RowShape::Matrix);
         let bytes: u32 = matrices.map(|operand| values * operand.element.storage_bits() as u32 / 8).sum();
         let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
@@ -65,12 +65,13 @@ impl Configuration {
             Some(_) => quantizing(groups, bytes, has_reductions),
             None => {
                 // A turn and its successor stay in at most 64 registers, as do two turns of kept results.
-                let most = if phases::kept(program).is_empty() { 4 } else { 2 };
-                let most = (128 / bytes.max(16)).clamp(1, most).next_power_of_two();
-                plain(groups, most)
+                let keeps = !phases::kept(program).is_empty();
+                let most = (128 / bytes.max(16)).clamp(1, if keeps { 2 } else { 4 }).next_power_of_two();
+                plain(groups, most, keeps)
             }
         };
-        let threads = row_threads.max(128);
+        let least = if block.is_none() && ctas == 4 { 256 } else { 128 };
+        let threads = row_threads.max(least);
         Configuration { threads, row_threads, values, turns, ctas }
     }
 
@@ -86,12 +87,12 @@ impl Configuration {
     }
 }
 
-/// The threads per row, turns and CTAs of a program that quantizes rows of so many blocks. They leave 80 registers per
-/// thread, since fewer do not hold the values of a block and the next ones.
+/// The threads per row, turns and CTAs of a program that quantizes rows of so many blocks. Most leave 80 registers per
+/// thread, since 64 do not hold the values of two blocks and the next ones.
 fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> (u32, u32, u32) {
     match groups {
         _ if !has_reductions => (groups.min(128), 1, 6),
-        0..=128 => (groups, 1, 6),
+        0..=128 => (groups, 1, 8),
         256 => (256, 1, 3),
         512 if bytes <= 32 => (256, 2, 3),
         512 => (512, 1, 2),
@@ -101,15 +102,15 @@ fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> (u32, u32, u32) 
 }
 
 /// The same of other programs, given the most turns whose elements stay in 64 registers.
-fn plain(groups: u32, most: u32) -> (u32, u32, u32) {
+fn plain(groups: u32, most: u32, keeps: bool) -> (u32, u32, u32) {
     match groups {
-        0..=128 => (groups, 1, 8),
-        256 => (256, 1, 4),
+        0..=128 if keeps => (groups, 1, 10),
+        0..=256 => (groups, 1, 4),
         512 if most >= 2 => (256, 2, 4),
         512 => (512, 1, 2),
         1024 => (512, most.min(2), 2),
-        _ if most <= 2 => (1024, most, 1),
-        _ => (512, most, 2),
+        2048 if most == 4 => (512, 4, 2),
+        _ => (1024, most.min(2), 1),
     }
 }
 

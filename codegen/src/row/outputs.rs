@@ -158,7 +158,9 @@ fn quantized(
     };
     let is_pairs = is_fast(kind) && element == ElementType::BF16 && !written.packed.is_empty();
     let block_codes = match is_fast(kind) {
-        true if is_pairs => format!("nvfp4(PackedValues{{q{position} + sub * 8}}, {largest}, tensor{position})"),
+        true if is_pairs => {
+            format!("nvfp4(PackedValues{{q{position} + sub * 8}}, {largest}, tensor{position})")
+        }
         true => format!("nvfp4(FloatValues{{q{position} + sub * 16}}, {largest}, tensor{position})"),
         false => quantize_block(position, code, (scale_rounding, formula), global, &largest),
     };
@@ -172,7 +174,11 @@ fn quantized(
          {scale} = static_cast<uint8_t>(codes.scale);\n      }}\n      "
     );
     let to = format!("static_cast<uint8_t *>(p.outputs[{at}]) + {}", bytes("(start + column)", bits));
-    let values = if is_pairs { format!("uint32_t q{position}[kCount / 2]") } else { format!("float q{position}[kCount]") };
+    let values = if is_pairs {
+        format!("uint32_t q{position}[kCount / 2]")
+    } else {
+        format!("float q{position}[kCount]")
+    };
     let declare = format!("{values};\n      uint32_t m{position}[kCount / {block}] = {{}};");
     let put = match is_pairs {
         true => format!("q{position}[pair] = {};\n        {larger}", written.packed),

@@ -4,7 +4,7 @@ use fourfold_ir::{BinaryKind, ElementType, ReduceKind, UnaryKind};
 use fourfold_scheduler::{RowOutputKind, RowProgram, RowRef, RowShape, RowStep, RowStepKind};
 use serde::Serialize;
 
-use super::statements::{divisor, divisor_statement, divisors, rounded_quotient, statement};
+use super::statements::{divisor_statement, divisors, rounded_quotient, statement};
 use super::values::{is_element, is_packed, is_shared, number, word};
 
 /// The statements between two reductions.
@@ -22,8 +22,6 @@ pub(super) struct Phase {
     pub(super) reductions: Vec<Reduction>,
     /// The outputs that the loop writes.
     pub(super) outputs: Vec<Written>,
-    /// The divisors of quotients that the loop rounds to bf16, if it only assigns and so can be repeated.
-    pub(super) quotients: Vec<String>,
     /// The outputs with one element per row, or one element, that are written before the loop.
     pub(super) columns: Vec<Written>,
 }
@@ -41,8 +39,6 @@ pub(super) struct Reduction {
     pub(super) values: [String; 2],
     /// The factors of both operands if they are f32 products that are added; they are not rounded then.
     pub(super) products: Option<[[String; 2]; 2]>,
-    /// The word of both operands and the function that combines two such words, if it gives one of the operands.
-    pub(super) packed: Option<[String; 2]>,
     /// The result, given the combined number `total`.
     pub(super) result: String,
 }
@@ -195,17 +191,6 @@ pub(super) fn phases(program: &RowProgram) -> Vec<Phase> {
             let divisors = divisors.iter().filter(|value| levels.level(**value) == at);
             phase.row.extend(divisors.map(|value| divisor_statement(program, *value)));
             phase.reads = needs.operands;
-            let is_assigned = |output: &Written| {
-                let output = &program.outputs[output.output];
-                output.kind == RowOutputKind::Value && program.element(output.of).storage_bits() >= 16
-            };
-            if phase.reductions.is_empty() && phase.outputs.iter().all(is_assigned) {
-                let needed = (0..program.steps.len()).filter(|step| needs.steps[*step]);
-                let divided = needed.filter_map(|step| rounded_quotient(program, step));
-                phase.quotients = divided.map(|[_, by]| divisor(by)).collect();
-                phase.quotients.sort_unstable();
-                phase.quotients.dedup();
-            }
             phase
         })
         .collect()
@@ -329,31 +314,10 @@ fn reduction(program: &RowProgram, step: usize, slot: usize, kind: ReduceKind) -
         step,
         slot,
         combine,
-        packed: packed(program, value, kind),
         values: [0, 1].map(|half| number(program, value, half)),
         products,
         result,
     }
-}
-
-/// The word of two 16-bit numbers and the function that combines two words. An f32 value converted from such numbers is
-/// reduced before the conversion, which is exact.
-fn packed(program: &RowProgram, value: RowRef, kind: ReduceKind) -> Option<[String; 2]> {
-    let function = match kind {
-        ReduceKind::Max => "max",
-        ReduceKind::Min => "min",
-        _ => return None,
-    };
-    let of = match value {
-        RowRef::Step(step) if program.steps[step].kind == RowStepKind::Convert => {
-            let of = program.steps[step].operands[0];
-            let is_exact = program.element(value) == ElementType::F32 && is_packed(program.element(of));
-            if is_exact { of } else { value }
-        }
-        _ => value,
-    };
-    let word = if is_element(program, of) { word(program, of)? } else { return None };
-    Some([word, format!("{function}_{}x2", program.element(of))])
 }
 
 fn written(program: &RowProgram, output: usize) -> Written {

@@ -26,7 +26,12 @@ pub(super) fn statement(program: &RowProgram, position: usize) -> String {
     }
     if let Some([left, by]) = rounded_quotient(program, position) {
         let halves = [0, 1].map(|half| number(program, left, half));
-        return format!("uint32_t const {name} = {}.pack_quotients({}, {});", divisor(by), halves[0], halves[1]);
+        return format!(
+            "uint32_t const {name} = {}.pack_quotients({}, {});",
+            divisor(by),
+            halves[0],
+            halves[1]
+        );
     }
     let halves = [0, 1].map(|half| expression(program, position, half));
     if is_packed(element) {
@@ -177,7 +182,7 @@ fn has_divisor(program: &RowProgram, position: usize) -> bool {
 }
 
 /// The name of the prepared divisor that a row value is.
-pub(super) fn divisor(value: RowRef) -> String {
+fn divisor(value: RowRef) -> String {
     format!("by_{value}")
 }
 

@@ -63,21 +63,12 @@ struct Divisor {
     return {x, __frcp_rn(x), fabsf(x) > 0x1p-60f && fabsf(x) < 0x1p60f};
   }
   // Two quotients, rounded to f32 and then to bf16. Estimates are within 2 units of the rounded quotients, so that both
-  // round to the same unless a tie is near, which `near` tells, or the divisor is not usual.
-  template <bool kIsExact>
-  __device__ __forceinline__ uint32_t quotients(uint32_t &near, float a, float b) const {
-    if constexpr (kIsExact) {
-      return exact_quotients(a, b, by);
-    }
-    float const x = a * reciprocal, y = b * reciprocal;
-    near = __vminu2(near, __byte_perm(bits_of(x), bits_of(y), 0x5410) + 0x80048004u);
-    return pack_bf16(x, y);
-  }
-  __device__ __forceinline__ static bool is_sure(uint32_t near) { return (near & 0xFFF0u) != 0u && near > 0xFFFFFu; }
+  // round to the same unless a tie is near.
   __device__ __forceinline__ uint32_t pack_quotients(float a, float b) const {
-    uint32_t near = 0xFFFFFFFFu;
-    uint32_t const pair = quotients<false>(near, a, b);
-    return is_usual && is_sure(near) ? pair : exact_quotients(a, b, by);
+    float const x = a * reciprocal, y = b * reciprocal;
+    uint32_t const near = __byte_perm(bits_of(x), bits_of(y), 0x5410) + 0x80048004u;
+    bool const is_sure = is_usual && (near & 0xFFF0u) != 0u && near > 0xFFFFFu;
+    return is_sure ? pack_bf16(x, y) : exact_quotients(a, b, by);
   }
   // Within 1.5 ulp, for a result of fewer digits.
   __device__ __forceinline__ float estimate(float x) const { return is_usual ? x * reciprocal : __fdiv_rn(x, by); }
