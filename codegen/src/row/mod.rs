@@ -67,7 +67,10 @@ impl Configuration {
                 // A turn and its successor stay in at most 64 registers, as do two turns of kept results.
                 let keeps = !phases::kept(program).is_empty();
                 let most = (128 / bytes.max(16)).clamp(1, if keeps { 2 } else { 4 }).next_power_of_two();
-                plain(groups, most, keeps)
+                match has_reductions {
+                    true => plain(groups, most, keeps && bytes <= 16),
+                    false => elementwise(groups, most),
+                }
             }
         };
         let least = if block.is_none() && ctas == 4 { 256 } else { 128 };
@@ -101,10 +104,16 @@ fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> (u32, u32, u32) 
     }
 }
 
-/// The same of other programs, given the most turns whose elements stay in 64 registers.
-fn plain(groups: u32, most: u32, keeps: bool) -> (u32, u32, u32) {
+/// The same of elementwise programs, given the most turns whose elements stay in 64 registers.
+fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
+    let row_threads = groups.min(512);
+    (row_threads, (groups / row_threads).min(most), if row_threads == 512 { 2 } else { 4 })
+}
+
+/// The same of other programs. `is_small`: results that are kept leave 48 registers enough.
+fn plain(groups: u32, most: u32, is_small: bool) -> (u32, u32, u32) {
     match groups {
-        0..=128 if keeps => (groups, 1, 10),
+        0..=128 if is_small => (groups, 1, 10),
         0..=256 => (groups, 1, 4),
         512 if most >= 2 => (256, 2, 4),
         512 => (512, 1, 2),
