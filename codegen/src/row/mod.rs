@@ -64,11 +64,19 @@ impl Configuration {
         let (row_threads, turns, ctas) = match block {
             Some(_) => quantizing(groups, bytes, has_reductions),
             None => {
-                // A turn and its successor stay in at most 64 registers, as do two turns of kept results.
+                // A turn and its successor stay in at most 64 registers, as do two turns of kept 16-bit results.
                 let keeps = !phases::kept(program).is_empty();
-                let most = (128 / bytes.max(16)).clamp(1, if keeps { 2 } else { 4 }).next_power_of_two();
+                let is_small = bytes <= 16;
+                let limit = if !keeps {
+                    4
+                } else if is_small {
+                    2
+                } else {
+                    1
+                };
+                let most = (128 / bytes.max(16)).clamp(1, limit).next_power_of_two();
                 match has_reductions {
-                    true => plain(groups, most, keeps && bytes <= 16),
+                    true => plain(groups, most, keeps, is_small),
                     false => elementwise(groups, most),
                 }
             }
@@ -110,12 +118,12 @@ fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
     (row_threads, (groups / row_threads).min(most), if row_threads == 512 { 2 } else { 4 })
 }
 
-/// The same of other programs. `is_small`: results that are kept leave 48 registers enough.
-fn plain(groups: u32, most: u32, is_small: bool) -> (u32, u32, u32) {
+/// The same of other programs. `keeps`: results stay in registers. `is_small`: a thread reads 16 bytes per turn.
+fn plain(groups: u32, most: u32, keeps: bool, is_small: bool) -> (u32, u32, u32) {
     match groups {
-        0..=128 if is_small => (groups, 1, 10),
+        0..=128 if keeps && is_small => (groups, 1, 10),
         0..=256 => (groups, 1, 4),
-        512 if most >= 2 => (256, 2, 4),
+        512 if is_small => (256, 2, 4),
         512 => (512, 1, 2),
         1024 => (512, most.min(2), 2),
         2048 if most == 4 => (512, 4, 2),
