@@ -13,7 +13,53 @@ pub fn row_functions(kinds: &[UnaryKind]) -> String {
         let body = body(*kind)?;
         Some(format!("__device__ __forceinline__ float fn_{}(float x) {{\n{body}\n}}\n", kind.name()))
     });
-    std::iter::once(device_functions(kinds)).chain(own).collect::<Vec<_>>().join("\n")
+    let faster = kinds.iter().filter_map(|kind| {
+        let (body, name) = (faster(*kind)?, kind.name());
+        Some(format!(
+            "__device__ __noinline__ float exact_{name}(float x) {{ return fn_{name}(x); }}\n\
+             __device__ __forceinline__ float row_{name}(float x) {{\n#if defined(__CUDA_ARCH__)\n{body}\n#else\n  \
+             return exact_{name}(x);\n#endif\n}}\n"
+        ))
+    });
+    std::iter::once(device_functions(kinds)).chain(own).chain(faster).collect::<Vec<_>>().join("\n")
+}
+
+/// The prefix of the function that rows call.
+pub(super) fn prefix(kind: UnaryKind) -> &'static str {
+    if faster(kind).is_some() { "row" } else { "fn" }
+}
+
+/// The body of a function with fewer instructions than the one of epilogues.
+fn faster(kind: UnaryKind) -> Option<&'static str> {
+    Some(match kind {
+        // The steps of both instructions, which need one check of the range.
+        UnaryKind::Rsqrt => {
+            "\
+  if (!(x > 0x1p-100f && x < 0x1p100f)) return exact_rsqrt(x);
+  float y;
+  asm(\"rsqrt.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(x));
+  float const estimate = __fmul_rn(x, y), root = fmaf(fmaf(-estimate, estimate, x), 0.5f * y, estimate);
+  asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(root));
+  return fmaf(y, -fmaf(y, root, -1.0f), y);"
+        }
+        // Below -40, 1 + exp(-x) is exp(-x), which is scaled so that it is finite. From -121.5 its reciprocal is 0.
+        UnaryKind::Silu => {
+            "\
+  bool const is_far = x < -40.0f;
+  float const bounded = fminf(fmaxf(x, -121.5f), 50.0f);
+  // exp(-x) = 2^k · 2^r with an integer k, in the low bits of `shifted`.
+  float const shifted = fmaf(bounded, -0x1.715476p0f, 0x1.8p23f), k = shifted - 0x1.8p23f;
+  float const r = fmaf(bounded, -0x1.4ae0cp-26f, fmaf(bounded, -0x1.715476p0f, -k));
+  float power, result;
+  asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(power) : \"f\"(r));
+  uint32_t const scaled = __float_as_uint(power) + (__float_as_uint(shifted) << 23);
+  float const sum = is_far ? __uint_as_float(scaled - (48u << 23)) : 1.0f + __uint_as_float(scaled);
+  asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(result) : \"f\"(sum));
+  result = __fmul_rn(x, result);
+  return is_far ? result * 0x1p-48f : result;"
+        }
+        _ => return None,
+    })
 }
 
 /// The body of a function that no epilogue has.

@@ -9,7 +9,7 @@ mod statements;
 mod template;
 mod values;
 
-use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape};
+use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape, RowStepKind};
 
 pub use self::functions::row_functions;
 pub use self::template::element_functions;
@@ -44,29 +44,46 @@ pub struct RowSpec {
 }
 
 impl Configuration {
-    /// The default parameters for rows of `columns` elements; `None` if their number is not fixed.
+    /// The default parameters for rows of `columns` elements, and for rows of 8192 if their number is not fixed.
     ///
     /// A thread holds one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type. As many
-    /// threads share a row as it has such groups, up to 512; longer rows take up to four turns.
+    /// threads share a row as it has such groups, up to 512 or 1024; longer rows take up to four turns. The numbers are
+    /// the fastest measured on one H100, see `docs/lab/rows/README.md`.
     pub fn usual(program: &RowProgram, columns: Option<u64>) -> Configuration {
         let blocks = program.outputs.iter().filter_map(|output| match output.kind {
             RowOutputKind::Quantized { format, .. } => Some(format.block),
             RowOutputKind::Value => None,
         });
-        let values = blocks.max().unwrap_or(8);
-        let groups = columns.map_or(u64::MAX, |columns| columns.div_ceil(u64::from(values)).max(1));
-        let row_threads = groups.min(512).next_power_of_two().max(32) as u32;
-        let bytes: u32 = program
-            .operands
-            .iter()
-            .filter(|operand| operand.shape == RowShape::Matrix)
-            .map(|operand| values * operand.element.storage_bits() as u32 / 8)
-            .sum();
-        // A turn and its successor stay in at most 64 registers.
-        let most = (128 / bytes.max(16)).clamp(1, 4).next_power_of_two();
-        let turns = groups.div_ceil(u64::from(row_threads)).min(u64::from(most)).next_power_of_two() as u32;
-        let threads = row_threads.max(256);
-        Configuration { threads, row_threads, values, turns, ctas: if threads == 512 { 2 } else { 4 } }
+        let block = blocks.max();
+        let values = block.unwrap_or(8);
+        let groups = columns.unwrap_or(8192).div_ceil(u64::from(values)).clamp(32, 1 << 16);
+        let groups = groups.next_power_of_two() as u32;
+        let matrices = program.operands.iter().filter(|operand| operand.shape == RowShape::Matrix);
+        let bytes: u32 = matrices.map(|operand| values * operand.element.storage_bits() as u32 / 8).sum();
+        let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
+        let (row_threads, turns, ctas) = match block {
+            Some(_) => quantizing(groups, bytes, has_reductions),
+            None => {
+                // A turn and its successor stay in at most 64 registers, as do two turns of kept 16-bit results.
+                let keeps = !phases::kept(program).is_empty();
+                let is_small = bytes <= 16;
+                let limit = if !keeps {
+                    4
+                } else if is_small {
+                    2
+                } else {
+                    1
+                };
+                let most = (128 / bytes.max(16)).clamp(1, limit).next_power_of_two();
+                match has_reductions {
+                    true => plain(groups, most, keeps, is_small),
+                    false => elementwise(groups, most),
+                }
+            }
+        };
+        let least = if block.is_none() && ctas == 4 { 256 } else { 128 };
+        let threads = row_threads.max(least);
+        Configuration { threads, row_threads, values, turns, ctas }
     }
 
     /// A readable name, such as `row_t512r512v16x1`.
@@ -78,6 +95,39 @@ impl Configuration {
     /// The tile of a CTA in elements: rows, 1, and elements of a row.
     pub fn tile(&self) -> [u32; 3] {
         [self.threads / self.row_threads, 1, self.row_threads * self.values * self.turns]
+    }
+}
+
+/// The threads per row, turns and CTAs of a program that quantizes rows of so many blocks. Most leave 80 registers per
+/// thread, since 64 do not hold the values of two blocks and the next ones.
+fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> (u32, u32, u32) {
+    match groups {
+        _ if !has_reductions => (groups.min(128), 1, 6),
+        0..=128 => (groups, 1, 8),
+        256 => (256, 1, 3),
+        512 if bytes <= 32 => (256, 2, 3),
+        512 => (512, 1, 2),
+        1024 if bytes <= 32 => (512, 2, 1),
+        _ => (1024, 1, 1),
+    }
+}
+
+/// The same of elementwise programs, given the most turns whose elements stay in 64 registers.
+fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
+    let row_threads = groups.min(512);
+    (row_threads, (groups / row_threads).min(most), if row_threads == 512 { 2 } else { 4 })
+}
+
+/// The same of other programs. `keeps`: results stay in registers. `is_small`: a thread reads 16 bytes per turn.
+fn plain(groups: u32, most: u32, keeps: bool, is_small: bool) -> (u32, u32, u32) {
+    match groups {
+        0..=128 if keeps && is_small => (groups, 1, 10),
+        0..=256 => (groups, 1, 4),
+        512 if is_small => (256, 2, 4),
+        512 => (512, 1, 2),
+        1024 => (512, most.min(2), 2),
+        2048 if most == 4 => (512, 4, 2),
+        _ => (1024, most.min(2), 1),
     }
 }
 

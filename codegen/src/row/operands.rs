@@ -44,7 +44,7 @@ pub(super) fn operands(program: &RowProgram) -> Operands {
     for (index, operand) in program.operands.iter().enumerate() {
         let repeat = operand.repeats.then(|| {
             repeats += 1;
-            format!("repeated(p, {}, row.index)", repeats - 1)
+            format!("repeated(p, {}, index)", repeats - 1)
         });
         let (element, shape) = (operand.element, operand.shape);
         let start = match (&repeat, shape) {
@@ -69,7 +69,7 @@ pub(super) fn operands(program: &RowProgram) -> Operands {
                         format!("(({start} + column) >> {}) + sub", block.trailing_zeros())
                     }
                     (ScaleLayout::Blocked, None) => {
-                        format!("scale_place<{block}>(p, row.batch, row.row, column / {block}u + sub)")
+                        format!("scale_place<{block}>(p, row.batch(p), row.row(p), column / {block}u + sub)")
                     }
                     // The matrices of the operand have as many rows as the kernel's.
                     (ScaleLayout::Blocked, Some(row)) => format!(
@@ -89,10 +89,10 @@ pub(super) fn operands(program: &RowProgram) -> Operands {
                 });
             }
             RowShape::Column => {
-                let row = repeat.unwrap_or_else(|| "row.index".to_owned());
+                let row = repeat.unwrap_or_else(|| "index".to_owned());
                 let ty = number_type(element);
                 all.columns.push(format!(
-                    "{ty} const x{index} = row.is_inside ? load_{element}(p.operands[{index}], {row}) : {ty}{{}};"
+                    "{ty} const x{index} = is_inside ? load_{element}(p.operands[{index}], {row}) : {ty}{{}};"
                 ));
             }
             RowShape::Scalar => {

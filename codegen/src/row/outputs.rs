@@ -112,7 +112,7 @@ fn value(position: usize, at: usize, element: ElementType, written: &Written) ->
             "*reinterpret_cast<{ty} *>(static_cast<uint8_t *>(p.outputs[{at}]) + {}) = o{position};",
             bytes("(start + column)", bits)
         ),
-        store_one: format!("store_{element}(p.outputs[{at}], row.index, {a});"),
+        store_one: format!("store_{element}(p.outputs[{at}], index, {a});"),
         ..OutputText::default()
     }
 }
@@ -152,12 +152,16 @@ fn quantized(
     let (bits, scales) = (code.storage_bits(), at + 1);
     let place = match layout {
         ScaleLayout::Blocked => {
-            format!("scale_place<{block}>(p, row.batch, row.row, column / {block}u + sub)")
+            format!("padded_place<{block}>(p, row.position, column / {block}u + sub)")
         }
         ScaleLayout::Linear => format!("((start + column) >> {}) + sub", block.trailing_zeros()),
     };
+    let is_pairs = is_fast(kind) && element == ElementType::BF16 && !written.packed.is_empty();
     let block_codes = match is_fast(kind) {
-        true => format!("nvfp4(q{position} + sub * 16, {largest}, tensor{position})"),
+        true if is_pairs => {
+            format!("nvfp4(PackedValues{{q{position} + sub * 8}}, {largest}, tensor{position})")
+        }
+        true => format!("nvfp4(FloatValues{{q{position} + sub * 16}}, {largest}, tensor{position})"),
         false => quantize_block(position, code, (scale_rounding, formula), global, &largest),
     };
     let (ty, words) = (format!("Words<kCount * {bits} / 8>"), block as usize * bits / 32);
@@ -170,8 +174,16 @@ fn quantized(
          {scale} = static_cast<uint8_t>(codes.scale);\n      }}\n      "
     );
     let to = format!("static_cast<uint8_t *>(p.outputs[{at}]) + {}", bytes("(start + column)", bits));
-    let declare = format!("float q{position}[kCount];\n      uint32_t m{position}[kCount / {block}] = {{}};");
-    let put = format!("q{position}[2 * pair] = {a}, q{position}[2 * pair + 1] = {b};\n        {larger}");
+    let values = if is_pairs {
+        format!("uint32_t q{position}[kCount / 2]")
+    } else {
+        format!("float q{position}[kCount]")
+    };
+    let declare = format!("{values};\n      uint32_t m{position}[kCount / {block}] = {{}};");
+    let put = match is_pairs {
+        true => format!("q{position}[pair] = {};\n        {larger}", written.packed),
+        false => format!("q{position}[2 * pair] = {a}, q{position}[2 * pair + 1] = {b};\n        {larger}"),
+    };
     OutputText {
         declare_wide: declare.clone(),
         declare_narrow: declare,

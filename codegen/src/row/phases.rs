@@ -4,7 +4,7 @@ use fourfold_ir::{BinaryKind, ElementType, ReduceKind, UnaryKind};
 use fourfold_scheduler::{RowOutputKind, RowProgram, RowRef, RowShape, RowStep, RowStepKind};
 use serde::Serialize;
 
-use super::statements::{divisor_statement, divisors, statement};
+use super::statements::{divisor_statement, divisors, rounded_quotient, statement};
 use super::values::{is_element, is_packed, is_shared, number, word};
 
 /// The statements between two reductions.
@@ -130,7 +130,10 @@ impl Needs {
                 }
                 RowRef::Step(step) if is_element(program, value) && !self.steps[step] => {
                     self.steps[step] = true;
-                    open.extend(&program.steps[step].operands);
+                    match rounded_quotient(program, step) {
+                        Some([left, _]) => open.push(left),
+                        None => open.extend(&program.steps[step].operands),
+                    }
                 }
                 _ => {}
             }
@@ -283,7 +286,7 @@ fn reduction(program: &RowProgram, step: usize, slot: usize, kind: ReduceKind) -
     let value = program.steps[step].operands[0];
     let element = program.steps[step].element;
     let total = match kind {
-        ReduceKind::Mean => "__fdiv_rn(total, static_cast<float>(p.columns))",
+        ReduceKind::Mean => "mean_of(p, total)",
         _ => "total",
     };
     let result = match element {

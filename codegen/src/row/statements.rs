@@ -9,6 +9,7 @@
 use fourfold_ir::{BinaryKind, BitwiseKind, ElementType, Predicate, UnaryKind};
 use fourfold_scheduler::{RowProgram, RowRef, RowStepKind};
 
+use super::functions::prefix;
 use super::values::{declare, is_element, is_packed, literal, name, number, number_type, word};
 use crate::epilogue::body::{comparison, function};
 
@@ -22,6 +23,15 @@ pub(super) fn statement(program: &RowProgram, position: usize) -> String {
     }
     if let Some(value) = packed(program, position) {
         return format!("uint32_t const {name} = {value};");
+    }
+    if let Some([left, by]) = rounded_quotient(program, position) {
+        let halves = [0, 1].map(|half| number(program, left, half));
+        return format!(
+            "uint32_t const {name} = {}.pack_quotients({}, {});",
+            divisor(by),
+            halves[0],
+            halves[1]
+        );
     }
     let halves = [0, 1].map(|half| expression(program, position, half));
     if is_packed(element) {
@@ -65,7 +75,7 @@ fn expression(program: &RowProgram, position: usize, half: usize) -> String {
     let operand = |index: usize| number(program, step.operands[index], half);
     match step.kind {
         RowStepKind::Constant(bits) => literal(step.element, bits),
-        RowStepKind::Unary(kind) => format!("fn_{kind}({})", operand(0)),
+        RowStepKind::Unary(kind) => format!("{}_{kind}({})", prefix(kind), operand(0)),
         RowStepKind::Binary(kind) => binary(program, position, kind, [operand(0), operand(1)]),
         RowStepKind::Bitwise(kind) => {
             let function = match kind {
@@ -144,6 +154,23 @@ fn dequantize(program: &RowProgram, position: usize, half: usize) -> String {
     };
     let rounding = if step.element == ElementType::F32 { "" } else { "_odd" };
     format!("dequantize_{format}{rounding}({})", numbers.join(", "))
+}
+
+/// The operands of the f32 quotient that a step rounds to bf16; `None` if it does something else.
+pub(super) fn rounded_quotient(program: &RowProgram, position: usize) -> Option<[RowRef; 2]> {
+    let step = &program.steps[position];
+    let RowRef::Step(of) = *step.operands.first()? else { return None };
+    let quotient = &program.steps[of];
+    let is_rounded = step.kind == RowStepKind::Convert
+        && step.element == ElementType::BF16
+        && quotient.element == ElementType::F32
+        && quotient.kind == RowStepKind::Binary(BinaryKind::Div);
+    match quotient.operands[..] {
+        [left, by] if is_rounded && is_element(program, RowRef::Step(of)) && has_divisor(program, of) => {
+            (program.element(left) == ElementType::F32).then_some([left, by])
+        }
+        _ => None,
+    }
 }
 
 /// Returns whether a step divides elements by a number of the row.

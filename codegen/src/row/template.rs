@@ -1,8 +1,8 @@
 //! The template variables of a row kernel.
 
 use fourfold_ir::numeric::{MxEdges, Nvfp4Formula};
-use fourfold_ir::{ScaleLayout, ScaleRounding};
-use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape};
+use fourfold_ir::{ReduceKind, ScaleLayout, ScaleRounding};
+use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape, RowStepKind};
 use minijinja::context;
 use serde::Serialize;
 
@@ -48,6 +48,7 @@ struct Context {
     signature: String,
     interface: Interface,
     has_conversion: bool,
+    has_mean: bool,
     has_nvfp4: bool,
     quantization_functions: String,
     scale_functions: &'static str,
@@ -178,6 +179,7 @@ fn context(spec: &RowSpec) -> Context {
         signature: spec.signature(),
         interface: spec.interface(),
         has_conversion: spec.target.name != crate::hopper::TARGET,
+        has_mean: program.steps.iter().any(|step| step.kind == RowStepKind::Reduce(ReduceKind::Mean)),
         has_nvfp4: program.outputs.iter().any(|output| is_fast(output.kind)),
         quantization_functions: format_functions(program),
         scale_functions: scale_functions(),

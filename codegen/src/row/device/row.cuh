@@ -48,6 +48,12 @@ __device__ __forceinline__ uint32_t abs_{{ element }}x2(uint32_t a) { return a &
 // pow(1, y) and pow(x, 0) are 1 even for NaN.
 __device__ __forceinline__ float op_pow(float a, float b) { return a == 1.0f || b == 0.0f ? 1.0f : powf(a, b); }
 
+// A division that takes few instructions where it is rarely needed.
+__device__ __noinline__ float divide(float a, float b) { return __fdiv_rn(a, b); }
+__device__ __noinline__ uint32_t exact_quotients(float a, float b, float by) {
+  return pack_bf16(__fdiv_rn(a, by), __fdiv_rn(b, by));
+}
+
 // A divisor of many numbers. Quotients are correctly rounded: the first estimate is within 2 ulp, the second within 1 ulp,
 // and the remainder of the third is exact.
 struct Divisor {
@@ -55,6 +61,14 @@ struct Divisor {
   bool is_usual;
   __device__ __forceinline__ static Divisor of(float x) {
     return {x, __frcp_rn(x), fabsf(x) > 0x1p-60f && fabsf(x) < 0x1p60f};
+  }
+  // Two quotients, rounded to f32 and then to bf16. Estimates are within 2 units of the rounded quotients, so that both
+  // round to the same unless a tie is near.
+  __device__ __forceinline__ uint32_t pack_quotients(float a, float b) const {
+    float const x = a * reciprocal, y = b * reciprocal;
+    uint32_t const near = __byte_perm(bits_of(x), bits_of(y), 0x5410) + 0x80048004u;
+    bool const is_sure = is_usual && (near & 0xFFF0u) != 0u && near > 0xFFFFFu;
+    return is_sure ? pack_bf16(x, y) : exact_quotients(a, b, by);
   }
   // Within 1.5 ulp, for a result of fewer digits.
   __device__ __forceinline__ float estimate(float x) const { return is_usual ? x * reciprocal : __fdiv_rn(x, by); }

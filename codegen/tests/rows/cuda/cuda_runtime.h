@@ -7,6 +7,7 @@
 
 #define __device__
 #define __global__
+#define __grid_constant__
 #define __forceinline__ inline
 #define __noinline__
 #define __shared__ static
@@ -18,6 +19,9 @@ struct dim3 {
 };
 struct float4 {
   float x, y, z, w;
+};
+struct uint4 {
+  unsigned x, y, z, w;
 };
 
 enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35 };
