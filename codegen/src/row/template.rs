@@ -94,7 +94,7 @@ struct Context {
     clears: [u8; 0],
 }
 
-/// What all rows share: scalar operands and the divisors of NVFP4.
+/// The values that all rows share: scalar operands and the divisors of NVFP4.
 fn shared(program: &RowProgram, operands: &Operands) -> Vec<[String; 3]> {
     let mut shared = operands.shared.clone();
     for (position, output) in program.outputs.iter().enumerate() {

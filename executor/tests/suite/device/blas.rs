@@ -17,7 +17,7 @@ use super::stand_in::{Counter, StandIn, compile};
 
 use ElementType::{BF16, F16, F32};
 
-/// What the stand-in library counts, in its order. The last ones are properties of the last call.
+/// The counters of the stand-in library, in its order. The last ones are properties of the last call.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
     Handles,
