@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fourfold_ir::{Module, Program, SymbolValues, Value, ValueDef, text};
+use fourfold_ir::{Module, Program, SymbolValues, Value, text};
 use fourfold_scheduler::Segment;
 
 use crate::header::Header;
@@ -49,8 +49,7 @@ fn module_of(module: &Module, segment: &Segment) -> Module {
     cut.symbols = module.symbols.clone();
     let mut moved: HashMap<Value, Value> = HashMap::new();
     for &input in &segment.inputs {
-        let param = matches!(module.values[input].def, ValueDef::Input { param: true, .. });
-        let value = cut.push_input(module.name_of(input), module.ty(input).clone(), param);
+        let value = cut.push_input(module.name_of(input), module.ty(input).clone(), module.is_param(input));
         moved.insert(input, value);
     }
     for &op in &segment.ops {

@@ -115,6 +115,27 @@ impl Module {
         }
     }
 
+    /// Returns true for a `param`.
+    pub fn is_param(&self, value: Value) -> bool {
+        matches!(self.values.get(value), Some(ValueData { def: ValueDef::Input { param: true, .. }, .. }))
+    }
+
+    /// By op: true if it depends on params and constants only, and its operands and results have fixed extents. Such
+    /// ops have the same results in every call.
+    pub fn constant_ops(&self) -> Vec<bool> {
+        let is_fixed = |value: &Value| self.ty(*value).shape.iter().all(|dim| dim.as_fixed().is_some());
+        let mut constant = vec![false; self.ops.len()];
+        for (op, operation) in self.ops.iter() {
+            let is_known = |value: &Value| match self.defining_op(*value) {
+                Some(producer) => constant[producer.index()],
+                None => self.is_param(*value) && is_fixed(value),
+            };
+            constant[op.index()] =
+                operation.operands.iter().all(is_known) && operation.results.iter().all(is_fixed);
+        }
+        constant
+    }
+
     /// The operands of a `scaled_mma` by role; `None` for another op, or with the wrong number of operands.
     pub fn scaled_mma_operands(&self, op: Op) -> Option<ScaledMmaOperands> {
         let operation = self.ops.get(op)?;

@@ -8,7 +8,7 @@ use fourfold_scheduler::{Constraint, Partition, Plan, ReasonCode, ViewPlan};
 use super::call::{Call, Work, admit, bytes, refused, results_of_nothing};
 use super::homes::Homes;
 use super::memory::{Lifetimes, MemoryPlan, on_fallback, unknown};
-use super::residents::{Residents, is_param};
+use super::residents::Residents;
 use super::{ALIAS, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
 use crate::fallback;
 use crate::service::Wait;
@@ -129,7 +129,7 @@ impl<'a> Scope<'a> {
             residents.on_device().keys().copied().filter(|value| !is_input(value)).collect();
         inputs.extend(module.inputs.iter().filter(|input| {
             // Params that no kernel reads have no device memory.
-            !is_param(module, **input) || residents.on_device().contains_key(input)
+            !module.is_param(**input) || residents.on_device().contains_key(input)
         }));
         inputs.sort_unstable();
         let computed = |value: &&Value| !is_input(value) && residents.tensor(**value).is_none();

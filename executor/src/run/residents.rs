@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fourfold_ir::{Entity, Module, Op, Program, SymbolValues, Tensor, Value, ValueDef};
+use fourfold_ir::{Entity, Op, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{Partition, Segment, SegmentKind};
 
 use super::{Machine, RunError};
@@ -32,7 +32,7 @@ impl Residents {
         partition: &Partition,
         params: HashMap<Value, Tensor>,
     ) -> Result<Residents, RunError> {
-        let constant = constant_ops(program.module());
+        let constant = program.module().constant_ops();
         let is_constant = |op: &Op| constant[op.index()];
         let skipped: Vec<bool> =
             partition.segments.iter().map(|segment| segment.ops.iter().all(is_constant)).collect();
@@ -133,29 +133,6 @@ impl Residents {
         // A kernel may compute a constant itself, so its value is not resident.
         self.constant[op.index()] && (known || segment.kind == SegmentKind::Fallback)
     }
-}
-
-/// The ops whose operands are params and constants, and whose operands and results have fixed extents.
-fn constant_ops(module: &Module) -> Vec<bool> {
-    let is_fixed = |value: Value| module.ty(value).shape.iter().all(|dim| dim.as_fixed().is_some());
-    let mut constant = vec![false; module.ops.len()];
-    for (op, operation) in module.ops.iter() {
-        let is_constant = |value: &Value| {
-            let known = match module.defining_op(*value) {
-                Some(producer) => constant[producer.index()],
-                None => is_param(module, *value),
-            };
-            known && is_fixed(*value)
-        };
-        constant[op.index()] =
-            operation.operands.iter().all(is_constant) && operation.results.iter().copied().all(is_fixed);
-    }
-    constant
-}
-
-/// True for a `param`.
-pub(super) fn is_param(module: &Module, value: Value) -> bool {
-    matches!(module.values[value].def, ValueDef::Input { param: true, .. })
 }
 
 /// By value: true if a constant op computes it, and the rest of the program reads it or the program returns it.

@@ -13,7 +13,7 @@ use fourfold_scheduler::Partition;
 pub use tensor::{DeviceTensor, SessionInput};
 
 use super::record::describe;
-use super::residents::{Residents, is_param};
+use super::residents::Residents;
 use super::{Machine, NO_DEVICE, Preparation, PreparedProgram, Refused, RunError, SegmentKernel, SegmentRun};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 
@@ -135,7 +135,7 @@ impl<'a> Session<'a> {
     ) -> Result<Session<'a>, SessionError> {
         let module = program.module();
         let mut known = HashMap::new();
-        for &value in module.inputs.iter().filter(|value| is_param(module, **value)) {
+        for &value in module.inputs.iter().filter(|value| module.is_param(**value)) {
             let data = &module.values[value];
             let tensor = params.remove(&data.name).ok_or_else(|| BindError::Missing {
                 name: data.name.clone(),
@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
         if let Some(place) = &place {
             residents.upload(partition, &place.machine())?;
         }
-        let inputs = module.inputs.iter().copied().filter(|value| !is_param(module, *value)).collect();
+        let inputs = module.inputs.iter().copied().filter(|value| !module.is_param(*value)).collect();
         let spare = (SymbolValues::default(), Vec::new());
         let (given, shapes) = (Vec::new(), Vec::new());
         Ok(Session { program, partition, place, residents, inputs, given, shapes, spare })

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::entities::{Entity, Op, Symbol, Value};
-use crate::module::{Module, Operation, ValueDef};
+use crate::module::{Module, Operation};
 use crate::types::{Dim, TensorType};
 
 /// The signature is printed on one line if it fits this width.
@@ -96,8 +96,7 @@ impl Printer<'_> {
     }
 
     fn input(&mut self, input: Value) {
-        if let Some(ValueDef::Input { param: true, .. }) = self.module.values.get(input).map(|data| data.def)
-        {
+        if self.module.is_param(input) {
             self.out.push_str("param ");
         }
         self.value(input);

@@ -84,6 +84,12 @@ impl Checker<'_> {
             };
             require(step.operands.iter().all(exists), || format!("step {position} reads a later step"))?;
         }
+        let (operands, steps) = (plan.operands.len(), plan.program.steps.len());
+        let exists = |output: &RowOutput| match output.of {
+            RowRef::Operand(operand) => operand < operands,
+            RowRef::Step(step) => step < steps,
+        };
+        require(plan.program.outputs.iter().all(exists), || "an output is of no step".into())?;
         for op in &plan.ops {
             self.op(*op).map_err(|what| format!("{}: {what}", self.module.op_label(*op)))?;
         }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use fourfold_ir::{Dim, Entity, Op, OpKind, Program, RowCapability, Value, ValueDef};
+use fourfold_ir::{Dim, Entity, Op, OpKind, Program, RowCapability, Value};
 
 use super::needs::{Needs, needs, own_space};
 use super::shapes::{Place, Space};
@@ -430,19 +430,17 @@ fn latest_stages(program: &Program, stages: &[usize], is_free: &dyn Fn(Op) -> bo
     latest
 }
 
-/// The ops that depend on params and constants only, and that are worth keeping between calls.
+/// The ops that are computed once for all calls. A broadcast value would only take memory.
 fn static_ops(program: &Program) -> Vec<bool> {
     let module = program.module();
-    let mut is_static = vec![false; module.ops.len()];
+    let mut is_static = module.constant_ops();
+    for (op, _) in module.ops.iter().filter(|(_, operation)| operation.kind == OpKind::Broadcast) {
+        is_static[op.index()] = false;
+    }
+    // What reads a broadcast value is computed beside it.
     for (op, operation) in module.ops.iter() {
-        let is_fixed = |value: &Value| module.ty(*value).shape.iter().all(|dim| dim.as_fixed().is_some());
-        // A broadcast value would only take memory.
-        let is_kept = operation.kind != OpKind::Broadcast && operation.results.iter().all(is_fixed);
-        is_static[op.index()] = is_kept
-            && operation.operands.iter().all(|value| match module.defining_op(*value) {
-                Some(producer) => is_static[producer.index()],
-                None => matches!(module.values[*value].def, ValueDef::Input { param: true, .. }),
-            });
+        let producers = operation.operands.iter().filter_map(|value| module.defining_op(*value));
+        is_static[op.index()] &= producers.into_iter().all(|producer| is_static[producer.index()]);
     }
     is_static
 }

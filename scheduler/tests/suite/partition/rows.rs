@@ -187,6 +187,10 @@ fn faults(plan: &RowPlan) -> Vec<Fault> {
                 plan.program.outputs.remove(at);
             }),
         ));
+        for missing in [RowRef::Step(usize::MAX), RowRef::Operand(usize::MAX)] {
+            let change = move |plan: &mut RowPlan| plan.program.outputs[at].of = missing;
+            faults.push((format!("output {at} of nothing"), Box::new(change)));
+        }
     }
     for at in 1..plan.written.len() {
         faults.push((format!("order of output {at}"), Box::new(move |plan| plan.written.swap(at - 1, at))));
