@@ -13,7 +13,7 @@ use crate::cutlass::template as cutlass;
 use crate::design::Design;
 use crate::epilogue::{body, formula, outputs};
 use crate::hopper::template as hopper;
-use crate::source::{Interface, KernelKind, KernelSource, LIMITS, Limits, environment, fnv1a};
+use crate::source::{Interface, KERNEL, KernelKind, KernelSource, LIMITS, Limits, fnv1a, kernel_environment};
 use crate::spec::{KernelSpec, ScaledMmaSpec};
 
 /// The template variables of every `scaled_mma` kernel.
@@ -110,17 +110,13 @@ impl ScaledMmaSpec {
     }
 }
 
-/// The name under which the kernel's template is registered.
-const KERNEL: &str = "kernel.cu.j2";
-
 fn render(context: &Context) -> String {
-    let mut environment = environment();
     let own = match context.own {
         Own::Cutlass(_) => cutlass::TEMPLATE,
         Own::Hopper(_) => hopper::TEMPLATE,
     };
-    environment.add_template(KERNEL, own).expect("the template parses");
-    let template = environment.get_template(KERNEL).expect("it was just added");
+    let environment = kernel_environment(own);
+    let template = environment.get_template(KERNEL).expect("the environment has it");
     template.render(Value::from(Serde(context))).expect("the context has every variable")
 }
 

@@ -19,13 +19,13 @@ use crate::{BINARY_FUNCTIONS, UNARY_FUNCTIONS, capabilities, device_functions, e
 
 /// The variables that a kernel's template uses, including those of its base templates.
 fn template_variables(design: &Design) -> BTreeSet<String> {
-    let mut environment = environment();
     let own = match design {
         Design::Cutlass(_) => cutlass::TEMPLATE,
         Design::Hopper(_) => hopper::TEMPLATE,
     };
-    environment.add_template(KERNEL, own).expect("the template parses");
-    let of = |name| environment.get_template(name).expect("it was just added").undeclared_variables(false);
+    let environment = kernel_environment(own);
+    let of =
+        |name| environment.get_template(name).expect("the environment has it").undeclared_variables(false);
     // Kernels without a product state these.
     let optional = ["empty", "own_extents", "takes_null"];
     let all = [SOURCE, ABI, KERNEL].into_iter().flat_map(of);

@@ -1,5 +1,7 @@
 //! The template variables of a row kernel.
 
+use std::sync::LazyLock;
+
 use fourfold_ir::numeric::{MxEdges, Nvfp4Formula};
 use fourfold_ir::{ReduceKind, ScaleLayout, ScaleRounding};
 use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape, RowStepKind};
@@ -53,7 +55,7 @@ struct Context {
     quantization_functions: String,
     scale_functions: &'static str,
     element_functions: &'static str,
-    row_functions: String,
+    row_functions: &'static str,
     nvfp4_functions: &'static str,
     functions: Vec<String>,
     threads: u32,
@@ -130,11 +132,14 @@ fn format_functions(program: &RowProgram) -> String {
 }
 
 /// The device functions of rows: `row.cuh` repeats those of 16-bit types.
-fn row_functions() -> String {
-    let environment = environment();
-    let template =
-        environment.template_from_str(include_str!("device/row.cuh")).expect("the template parses");
-    template.render(context! {}).expect("the template has no variables")
+fn row_functions() -> &'static str {
+    static RENDERED: LazyLock<String> = LazyLock::new(|| {
+        let environment = environment();
+        let template =
+            environment.template_from_str(include_str!("device/row.cuh")).expect("the template parses");
+        template.render(context! {}).expect("the template has no variables")
+    });
+    &RENDERED
 }
 
 /// The tensors that are stored as vectors, by position.

@@ -3,6 +3,8 @@
 mod interface;
 mod template;
 
+use std::sync::{LazyLock, Mutex, PoisonError};
+
 use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
 
@@ -100,8 +102,32 @@ pub struct KernelSource {
     pub hash: String,
 }
 
-/// The template environment, with [`SOURCE`] and [`ABI`].
+/// The name under which [`kernel_environment`] has the kernel's template.
+pub(crate) const KERNEL: &str = "kernel.cu.j2";
+
+/// The template environment, with [`SOURCE`] and [`ABI`], which are parsed once.
 pub(crate) fn environment() -> Environment<'static> {
+    static PARSED: LazyLock<Environment<'static>> = LazyLock::new(parse);
+    PARSED.clone()
+}
+
+/// The template environment with a kernel's template, too. Each template is parsed once.
+///
+/// # Panics
+/// If the template does not parse: a bug that any test of its kernels detects.
+pub(crate) fn kernel_environment(template: &'static str) -> Environment<'static> {
+    static PARSED: Mutex<Vec<(&str, Environment<'static>)>> = Mutex::new(Vec::new());
+    let mut parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, environment)) = parsed.iter().find(|(text, _)| std::ptr::eq(*text, template)) {
+        return environment.clone();
+    }
+    let mut environment = environment();
+    environment.add_template(KERNEL, template).expect("the template parses");
+    parsed.push((template, environment.clone()));
+    environment
+}
+
+fn parse() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::None);

@@ -3,15 +3,15 @@
 use minijinja::value::{Serde, Value};
 use serde::Serialize;
 
-use super::{KernelKind, KernelSource, LIMITS, Limits, environment, fnv1a};
+use super::{KERNEL, KernelKind, KernelSource, LIMITS, Limits, fnv1a, kernel_environment};
 use crate::targets::Target;
 
 /// A kernel with its own template, which extends `source.cu.j2` and fills its blocks. The interface, the
 /// launch and the library's queries are common to all kernels.
 #[derive(Clone, Debug)]
-pub(crate) struct Templated<'a, C> {
+pub(crate) struct Templated<C> {
     /// The template's text.
-    pub(crate) template: &'a str,
+    pub(crate) template: &'static str,
     /// The kernel's readable name.
     pub(crate) kernel: String,
     /// The kind of kernel.
@@ -40,10 +40,10 @@ struct Context<'a, C> {
 ///
 /// # Panics
 /// If the template does not match its context: a bug that any test of this function detects.
-pub(crate) fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSource {
+pub(crate) fn emit_template<C: Serialize>(kernel: Templated<C>) -> KernelSource {
     let Templated { template, kernel, kind, target, opcode, context } = kernel;
-    let environment = environment();
-    let template = environment.template_from_str(template).expect("the template parses");
+    let environment = kernel_environment(template);
+    let template = environment.get_template(KERNEL).expect("the environment has it");
     let render = |hash: &str| {
         let context = Context {
             generator: env!("CARGO_PKG_VERSION"),
