@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use fourfold_ir::{Capabilities, ConstantValue, Dim, Module, Op, OpKind, Program, RowCapability, Value};
+use fourfold_ir::{Capabilities, ConstantValue, Dim, Module, Op, OpKind, Program, RowCapability, ScaleLayout, Value};
 
 use self::places::{Sample, broadcast_element, coordinates};
 use super::{CheckError, ContainsSorted, known};
@@ -320,7 +320,11 @@ impl Checker<'_> {
         let shape = layout.map(|layout| RowShape::Scales { block, layout });
         let fits = self.is_value(of, value) && Some(self.plan.program.shape(of)) == shape;
         require(fits, || "its scales are not read".into())?;
-        self.lm(self.module.ops[op].operands[0])
+        // Linear scales lie row after row, whatever L and M are.
+        match layout {
+            Some(ScaleLayout::Blocked) => self.lm(self.module.ops[op].operands[0]),
+            _ => Ok(()),
+        }
     }
 
     /// Checks that L and M are those of a value.
@@ -377,11 +381,7 @@ impl Checker<'_> {
                 self.reads(step, 0, value, value)?;
                 step
             }
-            RowRef::Step(step)
-                if held.of == RowRef::Step(step) && held.moves.iter().all(|op| self.keeps(*op)) =>
-            {
-                step
-            }
+            RowRef::Step(step) if held.of == RowRef::Step(step) && self.keep(&held.moves, step) => step,
             _ => return Err(format!("another value is written as %{}", self.module.name_of(value))),
         };
         let shape = self.plan.program.steps[step].shape;
@@ -392,8 +392,16 @@ impl Checker<'_> {
         require(counts, || format!("%{} is no {shape}", self.module.name_of(value)))
     }
 
-    fn keeps(&self, op: Op) -> bool {
-        self.module.ops[op].kind == OpKind::Reshape
+    /// Returns whether moves keep the place of each element of a step.
+    fn keep(&self, moves: &[Op], step: usize) -> bool {
+        let shape = self.plan.program.steps[step].shape;
+        self.samples.iter().all(|sample| {
+            sample.positions().into_iter().all(|(row, column)| {
+                let element = sample.element(shape, row, column);
+                let before = moves.iter().try_fold(element, |element, op| self.before(sample, *op, element));
+                before == Ok(element)
+            })
+        })
     }
 
     fn limits(&self, rules: &RowCapability) -> Checked {

@@ -84,6 +84,32 @@ func @turned(%x: tensor<[8, 8], f32>) {
 }
 
 #[test]
+fn a_broadcast_of_no_elements_is_written_as_it_is() {
+    let source = "fir 1
+func @empty(%x: tensor<[0, 7], f16>) {
+  %twice = add %x, %x : tensor<[0, 7], f16>
+  %y = broadcast %twice : tensor<[2, 0, 7], f16>
+  return %y
+}
+";
+    assert_eq!(kinds(source), ["row"]);
+}
+
+#[test]
+fn linear_scales_have_no_l_and_m() {
+    // The blocked scales of the quantization are laid out for L = 1 and M = 64; linear scales of codes with four axes need neither.
+    let source = "fir 1
+func @scales(%q: tensor<[2, 4, 8, 32], f4E2M1FN>, %s: tensor<[2, 4, 8, 1], f8E8M0FNU, linear>) {
+  %x = block_dequantize %q, %s {block = 32} : tensor<[2, 4, 8, 32], f32>
+  %flat = reshape %x : tensor<[64, 32], f32>
+  %a, %sa = block_quantize %flat {block = 32} : tensor<[64, 32], f4E2M1FN>, tensor<[64, 1], f8E8M0FNU, blocked>
+  return %a, %sa
+}
+";
+    assert_eq!(kinds(source), ["row"]);
+}
+
+#[test]
 fn what_depends_on_params_only_is_a_region_of_its_own() {
     let source = of_lines(
         "  %half = constant {value = 0.5} : tensor<[], f32>
