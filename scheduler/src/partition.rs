@@ -30,15 +30,13 @@ pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
     let kernels = Kernels::find(program, capabilities);
     let units = Units::of(program, capabilities, &kernels);
     let stages = stages(program, &units.unit_of);
-    let (segments, segment_of) = segments(program, &kernels, &units, &stages);
-    let decisions = program
-        .module()
-        .ops
-        .keys()
-        .map(|op| Decision {
-            segment: segment_of[op.index()],
-            rejection: kernels.rejection(program, &units, &stages, op),
-        })
+    let ops = program.module().ops.keys();
+    let rejections: Vec<_> = ops.map(|op| kernels.rejection(program, &units, &stages, op)).collect();
+    let (segments, segment_of) = segments(program, kernels.plans, units, &stages);
+    let decisions = segment_of
+        .into_iter()
+        .zip(rejections)
+        .map(|(segment, rejection)| Decision { segment, rejection })
         .collect();
     Partition { target: capabilities.target.clone(), segments, decisions }
 }
@@ -208,8 +206,8 @@ fn unwritable(module: &Module, root: &Root<'_>) -> Rejection {
 /// raise the stage.
 fn segments(
     program: &Program,
-    kernels: &Kernels<'_>,
-    units: &Units,
+    kernels: Vec<ScaledMmaPlan>,
+    units: Units,
     stages: &Stages,
 ) -> (Vec<Segment>, Vec<usize>) {
     let module = program.module();
@@ -220,8 +218,7 @@ fn segments(
         fallbacks[stage_of[op.index()]].push(op);
     }
     let mut plans: Vec<Vec<Plan>> = vec![Vec::new(); count];
-    let of_kernels = kernels.plans.iter().cloned().map(Plan::ScaledMma);
-    for plan in of_kernels.chain(units.device.iter().cloned()) {
+    for plan in kernels.into_iter().map(Plan::ScaledMma).chain(units.device) {
         plans[stage_of[plan.root().index()]].push(plan);
     }
 

@@ -5,8 +5,6 @@
 //! depth. So a region reads only units of smaller depth, and no two units wait for each other. Regions of one depth and
 //! space are merged where an op uses both.
 
-use std::collections::HashMap;
-
 use fourfold_ir::{Dim, Entity, Op, OpKind, Program, RowCapability, Value};
 
 use super::needs::{Needs, needs, own_space};
@@ -44,8 +42,8 @@ pub(super) struct Former<'a> {
     pub(super) merged: Vec<usize>,
     /// By op: its region, or its depth outside all regions.
     pub(super) places: Vec<Unit>,
-    /// The place of each value that a region defines.
-    pub(super) members: HashMap<Value, RowShape>,
+    /// By value: its place, if a region defines it.
+    pub(super) members: Vec<Option<RowShape>>,
 }
 
 #[derive(Clone, Copy)]
@@ -74,7 +72,7 @@ pub(crate) fn form(
         regions: Vec::new(),
         merged: Vec::new(),
         places: vec![Unit::None; program.module().ops.len()],
-        members: HashMap::new(),
+        members: vec![None; program.module().values.len()],
     };
     let mut order: Vec<Op> = program.module().ops.keys().filter(|op| is_free(*op)).collect();
     order.sort_by_key(|op| (former.stages[op.index()], *op));
@@ -204,7 +202,7 @@ impl Former<'_> {
             position > 0 && matches!(kind, OpKind::BlockQuantize { .. } | OpKind::BlockDequantize { .. });
         let is_thin = needs_whole(kind) && self.is_thin(value);
         let serves = |found: &RowShape| place.repeat.is_none() && space.serves(*found, place.shape);
-        !is_global && !is_thin && self.members.get(&value).is_some_and(serves)
+        !is_global && !is_thin && self.members[value.index()].as_ref().is_some_and(serves)
     }
 
     /// Returns whether one kernel can be all these regions, with more reads and steps.
@@ -239,7 +237,7 @@ impl Former<'_> {
             return needs(self.program, self.capability, op, space);
         }
         let operand = operation.operands[0];
-        let place = *self.members.get(&operand)?;
+        let place = self.members[operand.index()]?;
         let facts = self.program.facts();
         let is_last_use = !facts.is_output(operand) && facts.users(operand).len() == 1;
         let packed = module.ty(operand).element.storage_bits() < 8;
@@ -280,7 +278,9 @@ impl Former<'_> {
         let operation = &self.program.module().ops[op];
         // Codes and scales are complete only after the kernel.
         if !matches!(operation.kind, OpKind::BlockQuantize { .. }) {
-            self.members.extend(operation.results.iter().map(|result| (*result, needs.result)));
+            for result in &operation.results {
+                self.members[result.index()] = Some(needs.result);
+            }
         }
     }
 
@@ -310,14 +310,19 @@ impl Former<'_> {
         self.merge_siblings();
         let mut regions: Vec<(Space, Vec<Op>)> = Vec::new();
         for Region { space, mut ops, .. } in self.regions {
+            if ops.is_empty() {
+                continue;
+            }
             ops.sort_unstable();
             for ops in split(self.program, self.capability.max_outputs, ops) {
                 regions.push((space.clone(), ops));
             }
         }
-        let mut region_of: HashMap<Op, usize> = HashMap::new();
+        let mut region_of = vec![None; self.places.len()];
         for (region, (_, ops)) in regions.iter().enumerate() {
-            region_of.extend(ops.iter().map(|op| (*op, region)));
+            for op in ops {
+                region_of[op.index()] = Some(region);
+            }
         }
         for region in 0..regions.len() {
             if let &[op] = &regions[region].1[..]
@@ -367,16 +372,17 @@ fn needs_whole(kind: &OpKind) -> bool {
 }
 
 /// The region of all users of a splat constant that is not returned.
-fn only_user(program: &Program, op: Op, region_of: &HashMap<Op, usize>) -> Option<usize> {
+fn only_user(program: &Program, op: Op, region_of: &[Option<usize>]) -> Option<usize> {
     let operation = &program.module().ops[op];
     let OpKind::Constant(_) = operation.kind else { return None };
     let facts = program.facts();
     let value = operation.results[0];
-    let mut users = facts.users(value).iter().map(|user| region_of.get(user));
-    let first = *users.next()??;
+    let mut users = facts.users(value).iter().map(|user| region_of[user.index()]);
+    let first = users.next()??;
     let combines = |user: &Op| needs_whole(&program.module().ops[*user].kind);
     let inlines = !facts.is_output(value) && !facts.users(value).iter().any(combines);
-    (inlines && users.all(|user| user == Some(&first)) && region_of.get(&op) != Some(&first)).then_some(first)
+    (inlines && users.all(|user| user == Some(first)) && region_of[op.index()] != Some(first))
+        .then_some(first)
 }
 
 /// Cuts the ops of a region, which are in program order, into runs that write at most `most` tensors.

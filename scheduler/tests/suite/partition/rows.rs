@@ -102,7 +102,7 @@ fn linear_scales_have_no_l_and_m() {
 func @scales(%q: tensor<[2, 4, 8, 32], f4E2M1FN>, %s: tensor<[2, 4, 8, 1], f8E8M0FNU, linear>) {
   %x = block_dequantize %q, %s {block = 32} : tensor<[2, 4, 8, 32], f32>
   %flat = reshape %x : tensor<[64, 32], f32>
-  %a, %sa = block_quantize %flat {block = 32} : tensor<[64, 32], f4E2M1FN>, tensor<[64, 1], f8E8M0FNU, blocked>
+  %a, %sa = block_quantize %flat {block = 32, scale_rounding = floor} : tensor<[64, 32], f4E2M1FN>, tensor<[64, 1], f8E8M0FNU, blocked>
   return %a, %sa
 }
 ";
