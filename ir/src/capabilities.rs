@@ -91,6 +91,8 @@ pub struct BlockQuantizeCapability {
     pub max_scale_bytes: u64,
     /// Base pointers of values, codes and scales are multiples of this, in bytes.
     pub pointer_alignment: u32,
+    /// True if this kernel is faster than an epilogue that quantizes. The op then stays outside of epilogues.
+    pub is_faster: bool,
 }
 
 /// The element types of codes and scales, and the values that share a scale.

@@ -18,6 +18,8 @@ pub(crate) struct Producer<'a> {
     pub(crate) root: &'a Root<'a>,
     /// Returns whether an op is in this kernel.
     pub(crate) has: &'a dyn Fn(Op) -> bool,
+    /// True if the target computes the op faster in a kernel of its own.
+    pub(crate) is_faster_alone: bool,
     /// The operand that kept the op from joining this kernel, because it is computed too late.
     pub(crate) late: Option<Value>,
     /// Returns whether a value is available when this kernel starts.
@@ -78,6 +80,10 @@ pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obst
     };
     if let Some(obstacle) = unwritable(module, op, root) {
         return obstacle;
+    }
+    if producer.is_faster_alone {
+        let what = format!("the target quantizes faster in a kernel of its own than in that of {label}");
+        return Obstacle::new(Rank::Limit, ReasonCode::FasterAlone, what);
     }
     let late = |value: Value| {
         let name = module.name_of(value);

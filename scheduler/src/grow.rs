@@ -18,6 +18,7 @@ use fourfold_ir::{Capabilities, Entity, Op, OpKind, OperandShape, Program, Value
 
 use crate::legality::check_legal;
 use crate::properties::is_sink;
+use crate::quantize::is_faster_alone;
 use crate::reason::Rejection;
 use crate::root::{Root, accept};
 
@@ -47,6 +48,7 @@ pub(crate) fn grow<'a>(
     let module = program.module();
     let mut grower = Grower {
         program,
+        capabilities,
         kernels: Vec::new(),
         places: vec![Place::Outside { stage: 0 }; module.ops.len()],
         late: HashMap::new(),
@@ -92,6 +94,7 @@ struct Growing<'a> {
 
 struct Grower<'a> {
     program: &'a Program,
+    capabilities: &'a Capabilities,
     kernels: Vec<Growing<'a>>,
     /// By op.
     places: Vec<Place>,
@@ -135,6 +138,9 @@ impl<'a> Grower<'a> {
             false => (growing.steps + 1, growing.written),
         };
         if epilogue.max_steps < steps || epilogue.max_outputs < written {
+            return false;
+        }
+        if is_faster_alone(self.program, self.capabilities, op) {
             return false;
         }
         let Ok(mut reads) = check_legal(self.program, &growing.root, op, inside) else { return false };

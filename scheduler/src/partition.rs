@@ -14,6 +14,7 @@ use crate::normalize::near_miss;
 use crate::plan::{Decision, Partition, Plan, ScaledMmaPlan, Segment, SegmentKind};
 use crate::plan_builder::build_plan;
 use crate::prove::Prover;
+use crate::quantize::is_faster_alone;
 use crate::reason::{ReasonCode, Rejection, element_list};
 use crate::region::region;
 use crate::root::Root;
@@ -31,7 +32,8 @@ pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
     let units = Units::of(program, capabilities, &kernels);
     let stages = stages(program, &units.unit_of);
     let ops = program.module().ops.keys();
-    let rejections: Vec<_> = ops.map(|op| kernels.rejection(program, &units, &stages, op)).collect();
+    let rejections: Vec<_> =
+        ops.map(|op| kernels.rejection(program, capabilities, &units, &stages, op)).collect();
     let (segments, segment_of) = segments(program, kernels.plans, units, &stages);
     let decisions = segment_of
         .into_iter()
@@ -102,7 +104,14 @@ impl<'a> Kernels<'a> {
         self.roots.push(root);
     }
 
-    fn rejection(&self, program: &Program, units: &Units, stages: &Stages, op: Op) -> Option<Rejection> {
+    fn rejection(
+        &self,
+        program: &Program,
+        capabilities: &Capabilities,
+        units: &Units,
+        stages: &Stages,
+        op: Op,
+    ) -> Option<Rejection> {
         let module = program.module();
         if self.kernel_of[op.index()].is_some() {
             return None;
@@ -127,7 +136,7 @@ impl<'a> Kernels<'a> {
         let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));
         let mut closest: Option<Obstacle> = None;
         for kernel in defining_ops().filter_map(|producer| self.kernel_of[producer.index()]) {
-            let found = self.obstacle(program, units, stages, op, kernel);
+            let found = self.obstacle(program, capabilities, units, stages, op, kernel);
             if closest.as_ref().is_none_or(|closest| closest.rank < found.rank) {
                 closest = Some(found);
             }
@@ -145,9 +154,18 @@ impl<'a> Kernels<'a> {
     }
 
     /// Finds the obstacle that keeps an op out of one of these kernels.
-    fn obstacle(&self, program: &Program, units: &Units, stages: &Stages, op: Op, kernel: usize) -> Obstacle {
+    fn obstacle(
+        &self,
+        program: &Program,
+        capabilities: &Capabilities,
+        units: &Units,
+        stages: &Stages,
+        op: Op,
+        kernel: usize,
+    ) -> Obstacle {
         let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
         let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
+        let is_faster_alone = is_faster_alone(program, capabilities, op);
         let late = self.late.get(&(op, root.op)).copied();
         let stage = stages.ops[root.op.index()];
         let before = |value: Value| {
@@ -156,7 +174,7 @@ impl<'a> Kernels<'a> {
                 stages.ops[op.index()] + by_kernel <= stage
             })
         };
-        explain(program, op, Producer { plan, root, has: &has, late, before: &before })
+        explain(program, op, Producer { plan, root, has: &has, is_faster_alone, late, before: &before })
     }
 }
 

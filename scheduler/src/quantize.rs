@@ -1,6 +1,8 @@
 //! Plans a `block_quantize` outside every epilogue as a standalone kernel.
 
-use fourfold_ir::{BlockQuantizeCapability, Dim, Op, OpKind, Program, QuantizedFormat, dim_product};
+use fourfold_ir::{
+    BlockQuantizeCapability, Capabilities, Dim, Op, OpKind, Program, QuantizedFormat, dim_product,
+};
 
 use crate::geometry::scale_bytes;
 use crate::plan::{BlockQuantizePlan, Constraint};
@@ -42,6 +44,13 @@ pub(crate) fn plan_block_quantize(
         batch,
         m: m.clone(),
         k: k.clone(),
+    })
+}
+
+/// Returns whether an op is a `block_quantize` that its own kernel computes faster than an epilogue.
+pub(crate) fn is_faster_alone(program: &Program, capabilities: &Capabilities, op: Op) -> bool {
+    capabilities.block_quantize.as_ref().is_some_and(|capability| {
+        capability.is_faster && plan_block_quantize(program, capability, op).is_some()
     })
 }
 

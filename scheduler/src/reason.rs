@@ -71,6 +71,9 @@ define_codes! {
     /// The kernel already has the most steps, or the most operands of a shape.
     EpilogueLimit = "epilogue_limit",
         "nothing to do: the remaining ops run after the kernel; a shorter epilogue would fit";
+    /// The target quantizes faster in a kernel of its own than in an epilogue.
+    FasterAlone = "faster_alone",
+        "nothing to do: a kernel of the device tier quantizes the result";
     /// The op ends a block quantization written out op by op, which differs from every `block_quantize`.
     WrittenQuantization = "written_quantization",
         "change the op that the message names to the expected form, or use block_quantize";

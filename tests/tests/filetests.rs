@@ -16,7 +16,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourfold::DEFAULT_TARGET;
 use fourfold::codegen::KernelKind;
 use fourfold::codegen::cutlass::{self, CutlassVersion};
 use fourfold::codegen::hopper;
@@ -24,9 +23,10 @@ use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::kernels::planned_kernels;
 use fourfold::scheduler::{Fate, Origin, Step, normalize};
+use fourfold::{Backend, Claim, DEFAULT_TARGET};
 use fourfold_cli::replay::{Loaded, ReplayOptions, explain, load, plan, replay, replay_sample};
 use fourfold_cli::{Error, Report};
-use fourfold_tests::{backend, options};
+use fourfold_tests::options;
 use libtest_mimic::{Arguments, Trial};
 
 const MARKER: &str = "; --- expected (FOURFOLD_BLESS=1 rewrites it) ---";
@@ -107,7 +107,9 @@ fn outcome(file: &Path, program: &str) -> Result<String> {
                 check_printing(program)?;
                 out.push_str(&normalized(&load(file)?));
             }
-            ["emit", target] => out.push_str(&emit(file, target)?),
+            ["emit", target] => out.push_str(&emit(file, target, Claim::Everything)?),
+            // Epilogues then also compute what device segments compute faster.
+            ["emit", target, "kernels_only"] => out.push_str(&emit(file, target, Claim::KernelsOnly)?),
             ["run"] => {
                 check_printing(program)?;
                 out.push_str(&run(&load(file)?)?);
@@ -216,11 +218,14 @@ fn abridged(name: &str, source: &str, target: &str) -> Result<String> {
 }
 
 /// Compares the source of each kernel with `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
-fn emit(file: &Path, target: &str) -> Result<String> {
-    let backend = backend(target)?;
+fn emit(file: &Path, target: &str, claim: Claim) -> Result<String> {
+    let backend = Backend::new(&options(target).claim(claim))?;
     let planned = plan(&backend, &load(file)?)?;
     let stem = file.file_stem().context("the file has no name")?.to_string_lossy().into_owned();
-    let mut out = format!("emit {target}\n");
+    let mut out = match claim {
+        Claim::Everything => format!("emit {target}\n"),
+        claim => format!("emit {target} {}\n", claim.name()),
+    };
     for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
         let name = format!("{stem}_{target}_{}.cu", kernel.segment);
         // Moves and rows have few sources, which the programs below `device/` show.

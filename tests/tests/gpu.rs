@@ -22,7 +22,7 @@ use fourfold::executor::toolchain::ToolchainOptions;
 use fourfold::executor::{PreparedProgram, Ran, RunOptions};
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{ElementType, SymbolValues, Tensor, Value, bind, interpret};
-use fourfold::{Backend, CompileOptions, Compiled, Options};
+use fourfold::{Backend, Claim, CompileOptions, Compiled, Options};
 use fourfold_cli::VerifyRow;
 use fourfold_cli::replay::load;
 use fourfold_cli::verify::{VerifyOptions, verify};
@@ -32,7 +32,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 type Test = fn() -> Result<()>;
 
 fn main() -> ExitCode {
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 12] = [
         ("the_gpu_says_what_it_is", says_what_it_is),
         ("every_fixture_runs_as_a_kernel_and_is_right", every_fixture),
         ("a_value_moves_once_and_only_where_it_is_needed", moves_once),
@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         ("every_output_of_a_prepared_program_is_written_by_every_launch", prepared_outputs),
         ("a_graph_is_replayed_with_other_data_and_other_addresses", many::replayed),
         ("kernels_of_a_mixed_program_are_prepared_one_by_one", prepared_segments),
+        ("epilogues_quantize_where_a_host_takes_kernels_only", kernels_only),
         ("what_cannot_be_prepared_is_refused_with_its_code", refused),
         ("a_kernel_without_memory_runs_on_the_fallback", out_of_memory),
         ("calls_of_sessions_on_several_threads_give_the_bits_of_a_run", sessions::sessions),
@@ -485,6 +486,44 @@ fn prepared_segments() -> Result<()> {
             ensure!(largest > 0.0 && far == 0, "segment {segment}, M = {m}: {far} elements differ");
         }
     }
+    Ok(())
+}
+
+/// Programs of one kernel, which quantizes, also on targets that otherwise quantize in a kernel of its own.
+fn kernels_only() -> Result<()> {
+    let backend = Backend::new(&Options::default().claim(Claim::KernelsOnly))?;
+    let mut found = 0;
+    for file in fourfold_tests::fixtures()? {
+        let source = std::fs::read_to_string(&file)?;
+        let is_output = file.parent().is_some_and(|folder| folder.ends_with("outputs"));
+        // Of these functions, results may differ in the last digits, and codes then differ.
+        let is_exact =
+            !["exp", "sqrt", "tanh", "erf", "sigmoid", "gelu", "silu"].iter().any(|it| source.contains(it));
+        if !is_output || !is_exact || !source.contains("block_quantize") {
+            continue;
+        }
+        let Ok((program, _)) = fourfold::ir::load(&source) else { continue };
+        let planned = backend.plan(program);
+        let partition = planned.partition();
+        if partition.segments.len() != 1 || partition.kernels().count() != 1 {
+            continue;
+        }
+        found += 1;
+        let compiled = backend.compile(planned, &compile_options(), &|line| eprintln!("{line}"));
+        let program = compiled.planned().program();
+        let symbols: Vec<_> = program.module().symbols.values().map(|name| (name.clone(), 37)).collect();
+        let tensors = sample::inputs(program, &Recipe { rule: Rule::Exact, seed: 9, symbols })?;
+        let run = compiled.run(&tensors, &RunOptions::default())?;
+        let name = file.display();
+        ensure!(run.segments.iter().all(|segment| segment.reason.is_none()), "{name}: {:?}", run.segments);
+        let bound = bind::bind(program, &tensors)?;
+        let expected = interpret(program, &bound)?;
+        for &output in &program.module().outputs {
+            let expected = &expected[fourfold::ir::Entity::index(output)];
+            ensure!(run.value(output) == Some(expected), "{name}: %{}", program.module().name_of(output));
+        }
+    }
+    ensure!(found >= 5, "only {found} programs");
     Ok(())
 }
 

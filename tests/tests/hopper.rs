@@ -17,8 +17,9 @@ use fourfold::codegen::{Design, KernelSpec, ScaledMmaSpec};
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret, numeric};
 use fourfold::kernels::planned_kernels;
-use fourfold_tests::backend;
+use fourfold::{Backend, Claim};
 use fourfold_tests::built::toolchain;
+use fourfold_tests::options;
 use fourfold_tests::random::Random;
 
 const SIMULATION: &str = include_str!("hopper/simulate.cc");
@@ -167,7 +168,9 @@ impl Program {
     fn spec(&self, tiles: &[Tile]) -> ScaledMmaSpec {
         let (program, _) = fourfold::ir::load(&self.with([2, 0, 96, 192]))
             .unwrap_or_else(|errors| panic!("{}", errors[0].message));
-        let planned = backend(TARGET).expect("a target").plan(program);
+        // Everything else would quantize in a kernel of its own.
+        let options = options(TARGET).claim(Claim::KernelsOnly);
+        let planned = Backend::new(&options).expect("a target").plan(program);
         let mut kernels = planned_kernels(&planned, CutlassVersion::PINNED, false);
         assert_eq!(kernels.len(), 1, "one kernel");
         let KernelSpec::ScaledMma(spec) = kernels.remove(0).spec else { panic!("a kernel that multiplies") };

@@ -30,13 +30,41 @@ __device__ __forceinline__ float exp_negative(float high, float low, int &n) {
 }
 ";
 
-const LOGISTIC_PRODUCT: &str = "\
-// Returns x · sigmoid(±(high + low)), with the sign of x.
-__device__ __forceinline__ float logistic_product(float x, float high, float low) {
-  int n;
-  float const p = exp_negative(high, low, n);
-  float const rest = 1.0f + ldexpf(p, -n);
-  return x < 0.0f ? ldexpf(__fdiv_rn(x * p, rest), -n) : __fdiv_rn(x, rest);
+const LOGISTIC: &str = "\
+// On the host, where sources are tested, the exact functions.
+__device__ __forceinline__ float approximate_exp2(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(result) : \"f\"(x));
+  return result;
+#else
+  return exp2f(x);
+#endif
+}
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(result) : \"f\"(x));
+  return result;
+#else
+  float const result = 1.0f / x;
+  return fabsf(result) < 0x1p-126f ? copysignf(0.0f, result) : result;
+#endif
+}
+// Returns sigmoid(high + low) = result · scale, for a low of a few ulp of high. No branch: the compiler interleaves the
+// steps of several elements. Below -40, 1 + exp(-x) is exp(-x), which is scaled so that it is finite. From -121.5 its
+// reciprocal is 0, as sigmoid is in f32.
+__device__ __forceinline__ float logistic(float high, float low, float &scale) {
+  float const bounded = fminf(fmaxf(high, -121.5f), 50.0f);
+  bool const is_far = bounded < -40.0f;
+  // exp(-x) = 2^k · 2^r with an integer k, in the low bits of `shifted`.
+  float const shifted = fmaf(bounded, -0x1.715476p0f, 0x1.8p23f), k = shifted - 0x1.8p23f;
+  float const part = fmaf(bounded, -0x1.4ae0cp-26f, fmaf(bounded, -0x1.715476p0f, -k));
+  float const r = fmaf(low, -0x1.715476p0f, part);
+  uint32_t const power = __float_as_uint(approximate_exp2(r)) + (__float_as_uint(shifted) << 23);
+  float const sum = is_far ? __uint_as_float(power - (48u << 23)) : 1.0f + __uint_as_float(power);
+  scale = is_far ? 0x1p-48f : 1.0f;
+  return approximate_reciprocal(sum);
 }
 ";
 
@@ -49,13 +77,9 @@ pub fn device_functions(kinds: &[UnaryKind]) -> String {
 pub(crate) fn sources(kinds: &[UnaryKind]) -> Vec<String> {
     let bodies = || kinds.iter().filter_map(|kind| Some((kind, body(*kind)?)));
     let calls = |text: &str| bodies().any(|(_, body)| body.contains(text));
-    let products = calls("logistic_product(");
     let mut sources = Vec::new();
-    if products || calls("exp_negative(") {
-        sources.push(EXP_NEGATIVE.to_owned());
-    }
-    if products {
-        sources.push(LOGISTIC_PRODUCT.to_owned());
+    for (call, text) in [("exp_negative(", EXP_NEGATIVE), ("logistic(", LOGISTIC)] {
+        sources.extend(calls(call).then(|| text.to_owned()));
     }
     sources.extend(bodies().map(|(kind, body)| {
         format!("__device__ __forceinline__ float fn_{}(float x) {{\n{body}\n}}\n", kind.name())
@@ -77,11 +101,9 @@ fn body(kind: UnaryKind) -> Option<&'static str> {
         UnaryKind::Erf => "  return erff(x);",
         UnaryKind::Sigmoid => {
             "\
-  if (x != x) return x;
-  int n;
-  float const p = exp_negative(fminf(fabsf(x), 200.0f), 0.0f, n);
-  float const rest = 1.0f + ldexpf(p, -n);
-  return x < 0.0f ? ldexpf(__fdiv_rn(p, rest), -n) : __fdiv_rn(1.0f, rest);"
+  float scale;
+  float const result = logistic(x, 0.0f, scale) * scale;
+  return x != x ? x : result;"
         }
         // NaN compares false and is kept.
         UnaryKind::Relu => "  return x <= 0.0f ? 0.0f : x;",
@@ -105,9 +127,8 @@ fn body(kind: UnaryKind) -> Option<&'static str> {
         }
         UnaryKind::GeluTanh => {
             "\
-  if (x != x || x > 12.0f) return x;
-  if (x < -12.0f) return x * 0.0f;  // -0, and NaN of -inf
-  float const a = fabsf(x);
+  // From 12 on, the result is x, 0 or NaN.
+  float const a = fminf(fabsf(x), 12.0f);
   // x · sigmoid(v) with v = 2·√(2/π)·(a + 0.044715 a³) in two floats.
   float const s = __fmul_rn(a, a), s_low = fmaf(a, a, -s);
   float const c = 0x1.6e4e26p-5f, c_low = 1.5461445e-9f;
@@ -116,13 +137,17 @@ fn body(kind: UnaryKind) -> Option<&'static str> {
   float const u = __fmul_rn(a, q), u_low = fmaf(a, q, -u) + a * q_low;
   float const k = 0x1.988454p+0f, k_low = -4.534068e-8f;
   float const v = __fmul_rn(k, u), v_low = fmaf(k, u, -v) + fmaf(k, u_low, k_low * u);
-  return logistic_product(x, v, v_low);"
+  float scale;
+  float const factor = logistic(copysignf(v, x), x < 0.0f ? -v_low : v_low, scale);
+  // Below -12: -0, and NaN of -inf.
+  return x < -12.0f ? x * 0.0f : __fmul_rn(x, factor) * scale;"
         }
+        // -0 below -121.5, and NaN of -inf.
         UnaryKind::Silu => {
             "\
-  if (x != x) return x;
-  // -0, and NaN of -inf.
-  return x < -120.0f ? x * 0.0f : logistic_product(x, fminf(fabsf(x), 200.0f), 0.0f);"
+  float scale;
+  float const factor = logistic(x, 0.0f, scale);
+  return __fmul_rn(x, factor) * scale;"
         }
         UnaryKind::Log
         | UnaryKind::Log2

@@ -42,22 +42,6 @@ fn faster(kind: UnaryKind) -> Option<&'static str> {
   asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(root));
   return fmaf(y, -fmaf(y, root, -1.0f), y);"
         }
-        // Below -40, 1 + exp(-x) is exp(-x), which is scaled so that it is finite. From -121.5 its reciprocal is 0.
-        UnaryKind::Silu => {
-            "\
-  bool const is_far = x < -40.0f;
-  float const bounded = fminf(fmaxf(x, -121.5f), 50.0f);
-  // exp(-x) = 2^k · 2^r with an integer k, in the low bits of `shifted`.
-  float const shifted = fmaf(bounded, -0x1.715476p0f, 0x1.8p23f), k = shifted - 0x1.8p23f;
-  float const r = fmaf(bounded, -0x1.4ae0cp-26f, fmaf(bounded, -0x1.715476p0f, -k));
-  float power, result;
-  asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(power) : \"f\"(r));
-  uint32_t const scaled = __float_as_uint(power) + (__float_as_uint(shifted) << 23);
-  float const sum = is_far ? __uint_as_float(scaled - (48u << 23)) : 1.0f + __uint_as_float(scaled);
-  asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(result) : \"f\"(sum));
-  result = __fmul_rn(x, result);
-  return is_far ? result * 0x1p-48f : result;"
-        }
         _ => return None,
     })
 }

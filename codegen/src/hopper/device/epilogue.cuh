@@ -15,13 +15,11 @@ CUTLASS_DEVICE auto begin_outputs(EpilogueArguments const &arguments) {
   return cute::transform(arguments.outputs, [](auto const &output) { return output.template begin<Part<N>, 1>(); });
 }
 
-// Applies the epilogue to N columns of a row and stores the results. Unless all outputs are plain values, all lanes of
-// a warp call it together: outputs use warp shuffles.
-template <int N, class States>
-CUTLASS_DEVICE void write_outputs(EpilogueArguments const &arguments, States &states, Place const &here,
-                                  cutlass::Array<float, N> const &acc) {
+// Applies the epilogue to N columns of a row.
+template <int N>
+CUTLASS_DEVICE void compute_outputs(EpilogueArguments const &arguments, Place const &here,
+                                    cutlass::Array<float, N> const &acc, float (&values)[kResults][N]) {
   auto const results = apply<N>(arguments, here, acc);
-  float values[kResults][N];
   CUTLASS_PRAGMA_UNROLL
   for (int result = 0; result < kResults; ++result) {
     CUTLASS_PRAGMA_UNROLL
@@ -29,6 +27,13 @@ CUTLASS_DEVICE void write_outputs(EpilogueArguments const &arguments, States &st
       values[result][i] = results[result][i];
     }
   }
+}
+
+// Stores the results for N columns of a row. Unless all outputs are plain values, all lanes of a warp call it together:
+// outputs use warp shuffles.
+template <int N, class States>
+CUTLASS_DEVICE void store_outputs(EpilogueArguments const &arguments, States &states, Place const &here,
+                                  float const (&values)[kResults][N]) {
   cute::for_each(cute::make_seq<cute::tuple_size<Outputs>::value>{}, [&](auto i) {
     constexpr int kIndex = decltype(i)::value;
     auto const &output = cute::get<kIndex>(arguments.outputs);
@@ -37,6 +42,15 @@ CUTLASS_DEVICE void write_outputs(EpilogueArguments const &arguments, States &st
     auto &&state = cute::get<kIndex>(states);
     output.template store<Part<N>>(state, here, values[Output::kOf]);
   });
+}
+
+// Applies the epilogue and stores the results.
+template <int N, class States>
+CUTLASS_DEVICE void write_outputs(EpilogueArguments const &arguments, States &states, Place const &here,
+                                  cutlass::Array<float, N> const &acc) {
+  float values[kResults][N];
+  compute_outputs<N>(arguments, here, acc, values);
+  store_outputs<N>(arguments, states, here, values);
 }
 
 // Ends the state of each output; `here` is the thread's row. Unless all outputs are plain values, all lanes of a warp

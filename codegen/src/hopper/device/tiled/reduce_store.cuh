@@ -54,19 +54,28 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, W
     constexpr int kColumns = 2 * V::kHalves;
     Place const here(tile.batch, m + 2 * t, n + first_row_n<V>(quad) / kColumns * kColumns, p.m, p.n, 0);
     auto states = begin_outputs<kColumns>(p.epilogue);
+    // Operands of all rows are loaded before the first store: D may overlap them for all that the compiler knows. With
+    // more results, the registers suffice for one row at a time.
+    constexpr int kRows = 2 * V::kChunks, kAtOnce = kResults == 1 ? kRows : 1;
     CUTLASS_PRAGMA_UNROLL
-    for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-      float rows[2][kColumns];
-      arrange<V::kHalves>(quad, sums + chunk * V::kHalves * 4, rows);
+    for (int first = 0; first < kRows; first += kAtOnce) {
+      float values[kAtOnce][kResults][kColumns];
       CUTLASS_PRAGMA_UNROLL
-      for (int row = 0; row < 2; ++row) {
+      for (int i = 0; i < kAtOnce; ++i) {
+        int const chunk = (first + i) / 2, row = (first + i) % 2;
+        float rows[2][kColumns];
+        arrange<V::kHalves>(quad, sums + chunk * V::kHalves * 4, rows);
         cutlass::Array<float, kColumns> sum;
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kColumns; ++i) {
-          sum[i] = rows[row][i];
+        for (int j = 0; j < kColumns; ++j) {
+          sum[j] = rows[row][j];
         }
         // Elements outside of D are computed, too: without a predicate, loads of scalars are hoisted out of the loops.
-        write_outputs<kColumns>(p.epilogue, states, here.moved(chunk * 8 + row, 0), sum);
+        compute_outputs<kColumns>(p.epilogue, here.moved(chunk * 8 + row, 0), sum, values[i]);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        store_outputs<kColumns>(p.epilogue, states, here.moved((first + i) / 2 * 8 + (first + i) % 2, 0), values[i]);
       }
     }
   } else {
