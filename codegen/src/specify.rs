@@ -9,6 +9,7 @@ use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_scheduler::{Plan, ScaledMmaPlan};
 
 use crate::block_quantize::{self, BlockQuantizeSpec};
+use crate::columns::ColumnSpec;
 use crate::cutlass::configuration::Configuration;
 use crate::cutlass::{CutlassVersion, defaults, grid, rules};
 use crate::dispatch::Tables;
@@ -66,6 +67,10 @@ pub fn specify(
         Plan::Move(plan) => {
             let why = "the only kernel of this copy".to_owned();
             Some((MoveSpec { target, program: plan.program }.into(), why))
+        }
+        Plan::Column(plan) => {
+            let why = "the only kernel of this reduction".to_owned();
+            Some((ColumnSpec { target, program: plan.program }.into(), why))
         }
         Plan::Mma(_) | Plan::View(_) => None,
     }

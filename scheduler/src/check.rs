@@ -26,6 +26,7 @@ use crate::plan::{Constraint, Decision, Partition, Plan, Segment, Tier};
 use crate::reason::ReasonCode;
 
 mod block_quantize;
+mod columns;
 mod epilogue;
 mod kernel;
 mod mma;
@@ -217,6 +218,9 @@ pub fn check(
             Some(Plan::Row(plan)) => rows::check(program, capabilities, index, segment, plan, &mut errors),
             Some(Plan::Mma(plan)) => mma::check(program, capabilities, index, segment, plan, &mut errors),
             Some(Plan::Move(plan)) => moves::check(program, capabilities, index, segment, plan, &mut errors),
+            Some(Plan::Column(plan)) => {
+                columns::check(program, capabilities, index, segment, plan, &mut errors);
+            }
             Some(Plan::View(plan)) => {
                 moves::check_view(program, capabilities, index, segment, plan, &mut errors);
             }

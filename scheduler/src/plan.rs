@@ -1,5 +1,6 @@
 //! The types of a partition: segments in run order, kernel plans, and a decision for every op.
 
+mod columns;
 mod interface;
 mod mma;
 mod moves;
@@ -12,6 +13,7 @@ use fourfold_ir::{
     ScaleLayout, ScaleRounding, UnaryKind, Value,
 };
 
+pub use self::columns::{ColumnPlan, ColumnProgram};
 pub use self::mma::MmaPlan;
 pub use self::moves::{
     MAX_MOVE_AXES, MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MovePlan, MoveProgram,
@@ -99,6 +101,8 @@ pub enum Plan {
     Row(RowPlan),
     /// Elements copied to other places.
     Move(MovePlan),
+    /// A reduction along other axes than the last, or over a whole tensor.
+    Column(ColumnPlan),
     /// A plain `mma`, computed by the vendor's library.
     Mma(MmaPlan),
     /// A `reshape`, or another move that changes no byte: the same memory under another type.

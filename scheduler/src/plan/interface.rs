@@ -4,8 +4,8 @@ use fourfold_ir::{Dim, Op, Program, SymbolValues, Value};
 
 use super::rounding::rounding_suffix;
 use super::{
-    BlockQuantizePlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan, Roles,
-    RowPlan, ScaledMmaPlan, Tier,
+    BlockQuantizePlan, ColumnPlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan, Roles,
+    RowPlan, ScaledMmaPlan, Tier, ViewPlan,
 };
 
 impl Plan {
@@ -30,13 +30,15 @@ impl Plan {
         !matches!(self, Plan::Mma(_) | Plan::View(_))
     }
 
-    /// The name of the kind in reports: `scaled_mma`, `block_quantize`, `row`, `move`, `mma` or `view`.
+    /// The name of the kind in reports: `scaled_mma`, `block_quantize`, `row`, `move`, `column`, `mma` or
+    /// `view`.
     pub fn kind_name(&self) -> &'static str {
         match self {
             Plan::ScaledMma(_) => "scaled_mma",
             Plan::BlockQuantize(_) => "block_quantize",
             Plan::Row(_) => "row",
             Plan::Move(_) => "move",
+            Plan::Column(_) => "column",
             Plan::Mma(_) => "mma",
             Plan::View(_) => "view",
         }
@@ -49,6 +51,7 @@ impl Plan {
             Plan::BlockQuantize(plan) => plan.op,
             Plan::Row(plan) => plan.ops[plan.ops.len() - 1],
             Plan::Move(plan) => plan.op,
+            Plan::Column(plan) => plan.op,
             Plan::Mma(plan) => plan.op,
             Plan::View(plan) => plan.op,
         }
@@ -59,7 +62,9 @@ impl Plan {
         match self {
             Plan::ScaledMma(plan) => plan.ops().collect(),
             Plan::Row(plan) => plan.ops.clone(),
-            Plan::BlockQuantize(_) | Plan::Move(_) | Plan::Mma(_) | Plan::View(_) => vec![self.root()],
+            Plan::BlockQuantize(_) | Plan::Move(_) | Plan::Column(_) | Plan::Mma(_) | Plan::View(_) => {
+                vec![self.root()]
+            }
         }
     }
 
@@ -70,6 +75,7 @@ impl Plan {
             Plan::BlockQuantize(plan) => vec![plan.codes, plan.scales],
             Plan::Row(plan) => plan.written.clone(),
             Plan::Move(plan) => vec![plan.result],
+            Plan::Column(plan) => vec![plan.result],
             Plan::Mma(plan) => vec![plan.d],
             Plan::View(plan) => vec![plan.result],
         }
@@ -113,8 +119,8 @@ impl Plan {
             Plan::Mma(plan) => {
                 Roles { operands: vec![named("a", plan.a), named("b", plan.b)], scalars: Vec::new(), outputs }
             }
-            Plan::View(plan) => {
-                Roles { operands: vec![named("x0", plan.operand)], scalars: Vec::new(), outputs }
+            Plan::Column(ColumnPlan { operand, .. }) | Plan::View(ViewPlan { operand, .. }) => {
+                Roles { operands: vec![named("x0", *operand)], scalars: Vec::new(), outputs }
             }
         }
     }
@@ -134,6 +140,7 @@ impl Plan {
                 dims
             }
             Plan::Move(plan) => plan.program.extent_names().into_iter().zip(&plan.extents).collect(),
+            Plan::Column(plan) => ColumnPlan::EXTENTS.into_iter().zip(&plan.extents).collect(),
             Plan::View(_) => Vec::new(),
         }
     }
@@ -162,6 +169,7 @@ impl Plan {
             Plan::BlockQuantize(plan) => &plan.constraints,
             Plan::Row(plan) => &plan.constraints,
             Plan::Move(plan) => &plan.constraints,
+            Plan::Column(plan) => &plan.constraints,
             Plan::Mma(plan) => &plan.constraints,
             Plan::View(_) => &[],
         }
@@ -188,6 +196,7 @@ impl Plan {
             Plan::BlockQuantize(plan) => block_quantize_signature(plan),
             Plan::Row(plan) => plan.program.signature(),
             Plan::Move(plan) => plan.program.signature(),
+            Plan::Column(plan) => plan.program.signature(),
             Plan::Mma(plan) => plan.signature(),
             Plan::View(_) => "view".to_owned(),
         }

@@ -46,6 +46,8 @@ pub(super) struct Former<'a> {
     pub(super) places: Vec<Unit>,
     /// The place of each value that a region defines.
     pub(super) members: HashMap<Value, RowShape>,
+    /// Returns whether an op has a kernel of its own.
+    is_apart: &'a dyn Fn(Op) -> bool,
 }
 
 #[derive(Clone, Copy)]
@@ -59,22 +61,24 @@ pub(super) enum Unit {
 }
 
 /// Forms the regions of the ops for which `is_free` holds; the others are in kernels. `stages` has the number of kernels
-/// before each op.
+/// before each op. Ops for which `is_apart` holds have kernels of their own.
 pub(crate) fn form(
     program: &Program,
     capability: &RowCapability,
     stages: &[usize],
     is_free: &dyn Fn(Op) -> bool,
+    is_apart: &dyn Fn(Op) -> bool,
 ) -> Regions {
     let mut former = Former {
         program,
         capability,
-        stages: latest_stages(program, stages, is_free),
+        stages: latest_stages(program, stages, is_free, is_apart),
         is_static: static_ops(program),
         regions: Vec::new(),
         merged: Vec::new(),
         places: vec![Unit::None; program.module().ops.len()],
         members: HashMap::new(),
+        is_apart,
     };
     let mut order: Vec<Op> = program.module().ops.keys().filter(|op| is_free(*op)).collect();
     order.sort_by_key(|op| (former.stages[op.index()], *op));
@@ -87,13 +91,17 @@ pub(crate) fn form(
 impl Former<'_> {
     fn visit(&mut self, op: Op) {
         let deepest = self.deepest(op);
+        let depth = deepest.map_or(0, |deepest| deepest + 1);
+        if (self.is_apart)(op) {
+            self.places[op.index()] = Unit::Alone { depth };
+            return;
+        }
         let candidates = self.candidates(op, deepest);
         if let Some(&first) = candidates.first()
             && self.join(op, first, &candidates)
         {
             return;
         }
-        let depth = deepest.map_or(0, |deepest| deepest + 1);
         let alone = own_space(self.program, op)
             .and_then(|space| Some((needs(self.program, self.capability, op, &space)?, space)));
         match alone {
@@ -411,7 +419,12 @@ pub(super) fn is_written(program: &Program, value: Value, ops: &[Op]) -> bool {
 
 /// The latest stage at which each op can run. Ops of row kernels move to the stage of their first user, so that one
 /// kernel computes both; the others stay.
-fn latest_stages(program: &Program, stages: &[usize], is_free: &dyn Fn(Op) -> bool) -> Vec<usize> {
+fn latest_stages(
+    program: &Program,
+    stages: &[usize],
+    is_free: &dyn Fn(Op) -> bool,
+    is_apart: &dyn Fn(Op) -> bool,
+) -> Vec<usize> {
     let module = program.module();
     let mut latest = stages.to_vec();
     let mut order: Vec<Op> = module.ops.keys().filter(|op| is_free(*op)).collect();
@@ -422,7 +435,7 @@ fn latest_stages(program: &Program, stages: &[usize], is_free: &dyn Fn(Op) -> bo
             .results
             .iter()
             .all(|result| !program.facts().is_output(*result) && !program.facts().users(*result).is_empty());
-        if is_used && own_space(program, op).is_some() {
+        if is_used && !is_apart(op) && own_space(program, op).is_some() {
             let users = operation.results.iter().flat_map(|result| program.facts().users(*result));
             latest[op.index()] = users.map(|user| latest[user.index()]).min().unwrap_or(stages[op.index()]);
         }
