@@ -1,8 +1,8 @@
 //! The device tier of GPU targets: row and column kernels, moves, and the vendor's library for plain `mma`.
 
 use fourfold_ir::{
-    BinaryKind, BitwiseKind, ColumnCapability, DeviceCapability, ElementType, MmaCapability, MoveCapability, QuantizedFormat,
-    ReduceKind, RowCapability, UnaryKind,
+    BinaryKind, BitwiseKind, ColumnCapability, DeviceCapability, ElementType, MmaCapability, MoveCapability,
+    QuantizedFormat, ReduceKind, RowCapability, UnaryKind,
 };
 
 /// Kernels index rows, and the elements of a row, with 32-bit signed integers.

@@ -95,7 +95,8 @@ fn simulate(kind: ReduceKind, element: ElementType) {
     let mut calls = Vec::new();
     for is_aligned in [true, false] {
         for extents in EXTENTS {
-            let title = format!("{name} {extents:?} {}", if is_aligned { "aligned" } else { "at an odd address" });
+            let title =
+                format!("{name} {extents:?} {}", if is_aligned { "aligned" } else { "at an odd address" });
             calls.push((title, call(program, extents, &mut random), is_aligned));
         }
     }

@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 
-use fourfold_ir::{Capabilities, ConstantValue, Dim, Module, Op, OpKind, Program, RowCapability, ScaleLayout, Value};
+use fourfold_ir::{
+    Capabilities, ConstantValue, Dim, Module, Op, OpKind, Program, RowCapability, ScaleLayout, Value,
+};
 
 use self::places::{Sample, broadcast_element, coordinates};
 use super::{CheckError, ContainsSorted, known};

@@ -4,8 +4,8 @@ use fourfold_ir::{Dim, Op, Program, SymbolValues, Value};
 
 use super::rounding::rounding_suffix;
 use super::{
-    BlockQuantizePlan, ColumnPlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan, Roles,
-    RowPlan, ScaledMmaPlan, Tier, ViewPlan,
+    BlockQuantizePlan, ColumnPlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan,
+    Roles, RowPlan, ScaledMmaPlan, Tier, ViewPlan,
 };
 
 impl Plan {

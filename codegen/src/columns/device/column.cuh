@@ -1,8 +1,5 @@
-// Threads per CTA. A thread combines at least kLeastTerms terms before threads or CTAs share a result.
-constexpr int kThreads = {{ threads }}, kLeastTerms = 8;
-// CTAs that occupy every SM of a device; results of fewer CTAs are split among more. The number is the same for all
-// devices, so that the order of additions is, too.
-constexpr int64_t kWantedCtas = 1024;
+// Threads per CTA.
+constexpr int kThreads = {{ threads }};
 
 // Threads and CTAs of a reduction of [O, A, B, C, I] along A and C.
 struct Parameters {

@@ -1,3 +1,7 @@
+// A thread combines at least kLeastTerms terms before threads or CTAs share a result. kWantedCtas occupy every SM of a
+// device; fewer share their results with others. Both are the same for all devices, so that the order of additions is.
+constexpr int64_t kLeastTerms = 8, kWantedCtas = 1024;
+
 // Divides the work of reducing [O, A, B, C, I] along A and C, which depends on the extents only. `bytes` has the size of
 // an element.
 inline Parameters divided(Problem const &x, int64_t bytes, int64_t most_splits) {
