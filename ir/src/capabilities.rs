@@ -22,8 +22,8 @@ pub struct Capabilities {
 pub struct DeviceCapability {
     /// The rules for row kernels; `None` if the target has none.
     pub rows: Option<RowCapability>,
-    /// The rules for moves; `None` if the target has none. A target with moves also takes views: `reshape` without a
-    /// copy.
+    /// The rules for moves; `None` if the target has none. A target with moves also takes views, which are `reshape`
+    /// without a copy, and constants.
     pub moves: Option<MoveCapability>,
     /// The rules for plain `mma`; `None` if the target has no library for it.
     pub mma: Option<MmaCapability>,

@@ -27,6 +27,7 @@ use crate::reason::ReasonCode;
 
 mod block_quantize;
 mod columns;
+mod constants;
 mod epilogue;
 mod kernel;
 mod mma;
@@ -223,6 +224,9 @@ pub fn check(
             }
             Some(Plan::View(plan)) => {
                 moves::check_view(program, capabilities, index, segment, plan, &mut errors);
+            }
+            Some(Plan::Constant(plan)) => {
+                constants::check(program, capabilities, index, segment, plan, &mut errors);
             }
         }
     }

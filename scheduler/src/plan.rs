@@ -90,7 +90,7 @@ pub enum SegmentKind {
     Fallback,
 }
 
-/// The plan of a segment on the GPU: one generated kernel, one library call, or a view.
+/// The plan of a segment on the GPU: one generated kernel, one library call, a view, or a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
     /// A `scaled_mma` with its epilogue.
@@ -107,6 +107,18 @@ pub enum Plan {
     Mma(MmaPlan),
     /// A `reshape`, or another move that changes no byte: the same memory under another type.
     View(ViewPlan),
+    /// A constant that no kernel computes: memory that is written once.
+    Constant(ConstantPlan),
+}
+
+/// The plan of a constant in device memory. It is written when a program is prepared, as a param is, and takes no time
+/// afterwards. Kernels read it as any other value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConstantPlan {
+    /// The op.
+    pub op: Op,
+    /// The result.
+    pub result: Value,
 }
 
 /// The plan of a move that changes no byte, such as a `reshape`. It takes no time: its result is the memory of its operand,

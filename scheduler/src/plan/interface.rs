@@ -25,13 +25,14 @@ impl Plan {
         }
     }
 
-    /// Returns whether a generated kernel computes the plan. Others are a library call or a view.
+    /// Returns whether a generated kernel computes the plan. Others are a library call, a view or a
+    /// constant.
     pub fn is_generated(&self) -> bool {
-        !matches!(self, Plan::Mma(_) | Plan::View(_))
+        !matches!(self, Plan::Mma(_) | Plan::View(_) | Plan::Constant(_))
     }
 
-    /// The name of the kind in reports: `scaled_mma`, `block_quantize`, `row`, `move`, `column`, `mma` or
-    /// `view`.
+    /// The name of the kind in reports: `scaled_mma`, `block_quantize`, `row`, `move`, `column`, `mma`,
+    /// `view` or `constant`.
     pub fn kind_name(&self) -> &'static str {
         match self {
             Plan::ScaledMma(_) => "scaled_mma",
@@ -41,6 +42,7 @@ impl Plan {
             Plan::Column(_) => "column",
             Plan::Mma(_) => "mma",
             Plan::View(_) => "view",
+            Plan::Constant(_) => "constant",
         }
     }
 
@@ -54,6 +56,7 @@ impl Plan {
             Plan::Column(plan) => plan.op,
             Plan::Mma(plan) => plan.op,
             Plan::View(plan) => plan.op,
+            Plan::Constant(plan) => plan.op,
         }
     }
 
@@ -62,9 +65,12 @@ impl Plan {
         match self {
             Plan::ScaledMma(plan) => plan.ops().collect(),
             Plan::Row(plan) => plan.ops.clone(),
-            Plan::BlockQuantize(_) | Plan::Move(_) | Plan::Column(_) | Plan::Mma(_) | Plan::View(_) => {
-                vec![self.root()]
-            }
+            Plan::BlockQuantize(_)
+            | Plan::Move(_)
+            | Plan::Column(_)
+            | Plan::Mma(_)
+            | Plan::View(_)
+            | Plan::Constant(_) => vec![self.root()],
         }
     }
 
@@ -78,6 +84,7 @@ impl Plan {
             Plan::Column(plan) => vec![plan.result],
             Plan::Mma(plan) => vec![plan.d],
             Plan::View(plan) => vec![plan.result],
+            Plan::Constant(plan) => vec![plan.result],
         }
     }
 
@@ -122,6 +129,7 @@ impl Plan {
             Plan::Column(ColumnPlan { operand, .. }) | Plan::View(ViewPlan { operand, .. }) => {
                 Roles { operands: vec![named("x0", *operand)], scalars: Vec::new(), outputs }
             }
+            Plan::Constant(_) => Roles { operands: Vec::new(), scalars: Vec::new(), outputs },
         }
     }
 
@@ -141,7 +149,7 @@ impl Plan {
             }
             Plan::Move(plan) => plan.program.extent_names().into_iter().zip(&plan.extents).collect(),
             Plan::Column(plan) => ColumnPlan::EXTENTS.into_iter().zip(&plan.extents).collect(),
-            Plan::View(_) => Vec::new(),
+            Plan::View(_) | Plan::Constant(_) => Vec::new(),
         }
     }
 
@@ -171,7 +179,7 @@ impl Plan {
             Plan::Move(plan) => &plan.constraints,
             Plan::Column(plan) => &plan.constraints,
             Plan::Mma(plan) => &plan.constraints,
-            Plan::View(_) => &[],
+            Plan::View(_) | Plan::Constant(_) => &[],
         }
     }
 
@@ -198,7 +206,7 @@ impl Plan {
             Plan::Move(plan) => plan.program.signature(),
             Plan::Column(plan) => plan.program.signature(),
             Plan::Mma(plan) => plan.signature(),
-            Plan::View(_) => "view".to_owned(),
+            Plan::View(_) | Plan::Constant(_) => self.kind_name().to_owned(),
         }
     }
 }
