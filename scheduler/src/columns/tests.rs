@@ -1,4 +1,4 @@
-//! Plans of column kernels as text, and random reductions against the checker.
+//! Plans of column kernels as text, random reductions against the checker, and constants.
 
 use expect_test::{Expect, expect};
 use fourfold_ir::{
@@ -9,7 +9,7 @@ use fourfold_ir::{
 use super::{is_column, plan_column};
 use crate::check::{CheckError, check};
 use crate::partition::partition;
-use crate::plan::{ColumnPlan, Constraint, Partition, Plan, SegmentKind};
+use crate::plan::{ColumnPlan, ConstantPlan, Constraint, Partition, Plan, SegmentKind};
 
 fn capabilities() -> Capabilities {
     fourfold_codegen::capabilities("sm_90a").expect("a known target")
@@ -244,4 +244,39 @@ fn every_plan_passes_the_check_and_every_fault_fails_it() {
         }
     }
     assert!(planned > 200 && found > 2000 && left > 0, "{planned} {found} {left}");
+}
+
+#[test]
+fn constants_with_several_values_are_device_memory_and_every_fault_is_seen() {
+    let source = "fir 1
+func @f(%x: tensor<[2, 3], f32>) {
+  %c = constant {value = [1, 2, 3, 4, 5, 6]} : tensor<[2, 3], f32>
+  %splat = constant {value = 2} : tensor<[2, 3], f32>
+  %a = add %x, %c : tensor<[2, 3], f32>
+  %y = mul %a, %splat : tensor<[2, 3], f32>
+  return %y
+}
+";
+    let (program, _) = fourfold_ir::load(source).unwrap_or_else(|errors| panic!("{errors:?}"));
+    let mut partition = partition(&program, &capabilities());
+    assert_eq!(check(&program, &capabilities(), &partition), Ok(()));
+    let kinds: Vec<&str> = partition.plans().map(|(_, plan)| plan.kind_name()).collect();
+    assert_eq!(kinds, ["constant", "row"]);
+    let [op, splat, add, _] = program.module().ops.keys().collect::<Vec<_>>()[..] else { panic!("four ops") };
+    let result = |op| program.module().ops[op].results[0];
+    for wrong in [
+        ConstantPlan { op, result: result(splat) },
+        ConstantPlan { op: splat, result: result(splat) },
+        ConstantPlan { op: add, result: result(add) },
+    ] {
+        partition.segments[0].kind = SegmentKind::Kernel(Box::new(Plan::Constant(wrong)));
+        let errors = check(&program, &capabilities(), &partition).expect_err("the plan is wrong");
+        assert!(errors.iter().any(|error| matches!(error, CheckError::Shape { .. })), "{errors:?}");
+    }
+    let plan = ConstantPlan { op, result: result(op) };
+    partition.segments[0].kind = SegmentKind::Kernel(Box::new(Plan::Constant(plan)));
+    let mut none = capabilities();
+    none.device.moves = None;
+    let errors = check(&program, &none, &partition).expect_err("the target has no constants");
+    assert!(errors.iter().any(|error| matches!(error, CheckError::Capability { .. })), "{errors:?}");
 }
