@@ -35,6 +35,8 @@ pub(super) struct Region {
 pub(super) struct Former<'a> {
     pub(super) program: &'a Program,
     pub(super) capability: &'a RowCapability,
+    /// Returns whether an op has a kernel of its own.
+    is_apart: &'a dyn Fn(Op) -> bool,
     /// By op: its stage.
     pub(super) stages: Vec<usize>,
     /// By op: true if it depends on params and constants only.
@@ -46,8 +48,6 @@ pub(super) struct Former<'a> {
     pub(super) places: Vec<Unit>,
     /// The place of each value that a region defines.
     pub(super) members: HashMap<Value, RowShape>,
-    /// Returns whether an op has a kernel of its own.
-    is_apart: &'a dyn Fn(Op) -> bool,
 }
 
 #[derive(Clone, Copy)]
@@ -72,13 +72,13 @@ pub(crate) fn form(
     let mut former = Former {
         program,
         capability,
+        is_apart,
         stages: latest_stages(program, stages, is_free, is_apart),
         is_static: static_ops(program),
         regions: Vec::new(),
         merged: Vec::new(),
         places: vec![Unit::None; program.module().ops.len()],
         members: HashMap::new(),
-        is_apart,
     };
     let mut order: Vec<Op> = program.module().ops.keys().filter(|op| is_free(*op)).collect();
     order.sort_by_key(|op| (former.stages[op.index()], *op));
