@@ -1,22 +1,28 @@
-//! The device tier of GPU targets: row kernels, moves, and the vendor's library for plain `mma`.
+//! The device tier of GPU targets: row and column kernels, moves, and the vendor's library for plain `mma`.
 
 use fourfold_ir::{
-    BinaryKind, BitwiseKind, DeviceCapability, ElementType, MmaCapability, MoveCapability, QuantizedFormat,
-    ReduceKind, RowCapability, UnaryKind,
+    BinaryKind, BitwiseKind, ColumnCapability, DeviceCapability, ElementType, MmaCapability, MoveCapability,
+    QuantizedFormat, ReduceKind, RowCapability, UnaryKind,
 };
 
 /// Kernels index rows, and the elements of a row, with 32-bit signed integers.
 const MAX_EXTENT: u64 = i32::MAX as u64;
 
-/// Moves have 64-bit offsets. Adjacent axes that move together count as one, whose extent may be that of a tensor.
-const MAX_MOVE_EXTENT: u64 = 1 << 40;
+/// Moves and column kernels have 64-bit offsets. Adjacent axes that move together, or are reduced together, count as one,
+/// whose extent may be that of a tensor.
+const MAX_JOINED_EXTENT: u64 = 1 << 40;
 
 /// The device tier of every GPU target; `formats` are those of quantization kernels.
 pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability {
     DeviceCapability {
         rows: Some(row_capability(formats)),
-        moves: Some(MoveCapability { elements: ElementType::ALL.to_vec(), max_extent: MAX_MOVE_EXTENT }),
+        moves: Some(MoveCapability { elements: ElementType::ALL.to_vec(), max_extent: MAX_JOINED_EXTENT }),
         mma: Some(mma_capability()),
+        columns: Some(ColumnCapability {
+            elements: vec![ElementType::F16, ElementType::BF16, ElementType::F32],
+            reductions: ReduceKind::ALL.to_vec(),
+            max_extent: MAX_JOINED_EXTENT,
+        }),
     }
 }
 

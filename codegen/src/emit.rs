@@ -96,6 +96,7 @@ impl KernelSpec {
             KernelSpec::BlockQuantize(spec) => spec.emit(),
             KernelSpec::Row(spec) => spec.emit(),
             KernelSpec::Move(spec) => spec.emit(),
+            KernelSpec::Column(spec) => spec.emit(),
         }
     }
 }

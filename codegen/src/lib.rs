@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block_quantize;
+pub mod columns;
 mod cuda;
 pub mod cutlass;
 mod design;

@@ -1,6 +1,7 @@
 //! Kernel specifications: the complete input of source generation.
 
 use crate::block_quantize::BlockQuantizeSpec;
+use crate::columns::ColumnSpec;
 use crate::design::Design;
 use crate::epilogue::{Epilogue, outputs};
 use crate::moves::MoveSpec;
@@ -20,6 +21,8 @@ pub enum KernelSpec {
     Row(Box<RowSpec>),
     /// Elements copied to other places.
     Move(MoveSpec),
+    /// A reduction along any axes.
+    Column(ColumnSpec),
 }
 
 impl KernelSpec {
@@ -30,6 +33,7 @@ impl KernelSpec {
             KernelSpec::BlockQuantize(spec) => spec.target,
             KernelSpec::Row(spec) => spec.target,
             KernelSpec::Move(spec) => spec.target,
+            KernelSpec::Column(spec) => spec.target,
         }
     }
 
@@ -40,6 +44,7 @@ impl KernelSpec {
             KernelSpec::BlockQuantize(spec) => spec.configuration.name(),
             KernelSpec::Row(spec) => spec.configuration.name(),
             KernelSpec::Move(spec) => spec.name(),
+            KernelSpec::Column(spec) => spec.name(),
         }
     }
 
@@ -50,6 +55,7 @@ impl KernelSpec {
             KernelSpec::BlockQuantize(spec) => spec.configuration.name(),
             KernelSpec::Row(spec) => spec.configuration.name(),
             KernelSpec::Move(spec) => spec.name(),
+            KernelSpec::Column(spec) => spec.name(),
         }
     }
 
@@ -61,6 +67,7 @@ impl KernelSpec {
             KernelSpec::BlockQuantize(spec) => spec.configuration.tile(),
             KernelSpec::Row(spec) => spec.configuration.tile(),
             KernelSpec::Move(spec) => spec.tile(),
+            KernelSpec::Column(spec) => spec.tile(),
         }
     }
 
@@ -68,7 +75,10 @@ impl KernelSpec {
     pub fn scaled_mma(&self) -> Option<&ScaledMmaSpec> {
         match self {
             KernelSpec::ScaledMma(spec) => Some(spec),
-            KernelSpec::BlockQuantize(_) | KernelSpec::Row(_) | KernelSpec::Move(_) => None,
+            KernelSpec::BlockQuantize(_)
+            | KernelSpec::Row(_)
+            | KernelSpec::Move(_)
+            | KernelSpec::Column(_) => None,
         }
     }
 
@@ -79,6 +89,7 @@ impl KernelSpec {
             KernelSpec::BlockQuantize(spec) => spec.signature(),
             KernelSpec::Row(spec) => spec.signature(),
             KernelSpec::Move(spec) => spec.signature(),
+            KernelSpec::Column(spec) => spec.signature(),
         }
     }
 
@@ -89,6 +100,7 @@ impl KernelSpec {
             KernelSpec::BlockQuantize(spec) => spec.interface(),
             KernelSpec::Row(spec) => spec.interface(),
             KernelSpec::Move(spec) => spec.interface(),
+            KernelSpec::Column(spec) => spec.interface(),
         }
     }
 }
@@ -108,6 +120,12 @@ impl From<BlockQuantizeSpec> for KernelSpec {
 impl From<MoveSpec> for KernelSpec {
     fn from(spec: MoveSpec) -> KernelSpec {
         KernelSpec::Move(spec)
+    }
+}
+
+impl From<ColumnSpec> for KernelSpec {
+    fn from(spec: ColumnSpec) -> KernelSpec {
+        KernelSpec::Column(spec)
     }
 }
 

@@ -9,6 +9,7 @@ use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_scheduler::{Plan, ScaledMmaPlan};
 
 use crate::block_quantize::{self, BlockQuantizeSpec};
+use crate::columns::ColumnSpec;
 use crate::cutlass::configuration::Configuration;
 use crate::cutlass::{CutlassVersion, defaults, grid, rules};
 use crate::dispatch::Tables;
@@ -67,7 +68,11 @@ pub fn specify(
             let why = "the only kernel of this copy".to_owned();
             Some((MoveSpec { target, program: plan.program }.into(), why))
         }
-        Plan::Mma(_) | Plan::View(_) => None,
+        Plan::Column(plan) => {
+            let why = "the only kernel of this reduction".to_owned();
+            Some((ColumnSpec { target, program: plan.program }.into(), why))
+        }
+        Plan::Mma(_) | Plan::View(_) | Plan::Constant(_) => None,
     }
 }
 

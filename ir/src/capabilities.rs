@@ -22,11 +22,13 @@ pub struct Capabilities {
 pub struct DeviceCapability {
     /// The rules for row kernels; `None` if the target has none.
     pub rows: Option<RowCapability>,
-    /// The rules for moves; `None` if the target has none. A target with moves also takes views: `reshape` without a
-    /// copy.
+    /// The rules for moves; `None` if the target has none. A target with moves also takes views, which are `reshape`
+    /// without a copy, and constants.
     pub moves: Option<MoveCapability>,
     /// The rules for plain `mma`; `None` if the target has no library for it.
     pub mma: Option<MmaCapability>,
+    /// The rules for reductions along other axes than the last, and over whole tensors; `None` if the target has none.
+    pub columns: Option<ColumnCapability>,
 }
 
 /// The limits of a row kernel: elementwise steps and reductions along the last axis.
@@ -66,6 +68,17 @@ pub struct MoveCapability {
     /// The element types.
     pub elements: Vec<ElementType>,
     /// The largest extent of one axis. Adjacent axes that move together are one axis.
+    pub max_extent: u64,
+}
+
+/// The reductions that a column kernel computes: along any axes, of long tensors to few elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColumnCapability {
+    /// The element types, of which operand and result have the same.
+    pub elements: Vec<ElementType>,
+    /// The reductions.
+    pub reductions: Vec<ReduceKind>,
+    /// The largest extent of one axis. Adjacent axes that are all reduced, or all kept, are one axis.
     pub max_extent: u64,
 }
 

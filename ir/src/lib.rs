@@ -206,9 +206,9 @@ mod verify;
 pub use bind::{BindError, Bound};
 pub use builder::{Builder, ScaledMmaOptions};
 pub use capabilities::{
-    BlockQuantizeCapability, Capabilities, DeviceCapability, EpilogueCapability, FormatCapability,
-    GridCapability, MmaCapability, MoveCapability, OperandCapability, OperandShape, OutputCapability,
-    QuantizedCapability, QuantizedFormat, RowCapability,
+    BlockQuantizeCapability, Capabilities, ColumnCapability, DeviceCapability, EpilogueCapability,
+    FormatCapability, GridCapability, MmaCapability, MoveCapability, OperandCapability, OperandShape,
+    OutputCapability, QuantizedCapability, QuantizedFormat, RowCapability,
 };
 pub use diagnostics::{Diagnostic, Place, Span, Spans};
 pub use entities::{Arena, Entity, Op, Symbol, Value};

@@ -26,6 +26,8 @@ use crate::plan::{Constraint, Decision, Partition, Plan, Segment, Tier};
 use crate::reason::ReasonCode;
 
 mod block_quantize;
+mod columns;
+mod constants;
 mod epilogue;
 mod kernel;
 mod mma;
@@ -217,8 +219,14 @@ pub fn check(
             Some(Plan::Row(plan)) => rows::check(program, capabilities, index, segment, plan, &mut errors),
             Some(Plan::Mma(plan)) => mma::check(program, capabilities, index, segment, plan, &mut errors),
             Some(Plan::Move(plan)) => moves::check(program, capabilities, index, segment, plan, &mut errors),
+            Some(Plan::Column(plan)) => {
+                columns::check(program, capabilities, index, segment, plan, &mut errors);
+            }
             Some(Plan::View(plan)) => {
                 moves::check_view(program, capabilities, index, segment, plan, &mut errors);
+            }
+            Some(Plan::Constant(plan)) => {
+                constants::check(program, capabilities, index, segment, plan, &mut errors);
             }
         }
     }

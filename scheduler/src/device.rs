@@ -1,10 +1,12 @@
-//! Plans the segments of the device tier: regions of row kernels, standalone quantizations, moves, views and plain `mma`.
+//! Plans the segments of the device tier: regions of row kernels, standalone quantizations, column kernels, moves, views,
+//! constants and plain `mma`.
 
 use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program};
 
+use crate::columns::{is_column, plan_column};
 use crate::mma::plan_mma;
 use crate::moves::plan_move;
-use crate::plan::Plan;
+use crate::plan::{ConstantPlan, Plan};
 use crate::quantize::plan_block_quantize;
 use crate::rows::{form, plan_rows};
 
@@ -18,8 +20,10 @@ pub(crate) fn plan_device(
 ) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut taken = vec![false; program.module().ops.len()];
+    let columns = capabilities.device.columns.as_ref();
+    let is_apart = |op: Op| columns.is_some_and(|capability| is_column(program, capability, op));
     if let Some(capability) = &capabilities.device.rows {
-        for (space, ops) in form(program, capability, stages, is_free).regions {
+        for (space, ops) in form(program, capability, stages, is_free, &is_apart).regions {
             // These have kernels of their own.
             let is_alone = |op: Op| {
                 let kind = &program.module().ops[op].kind;
@@ -50,7 +54,15 @@ fn plan_alone(program: &Program, capabilities: &Capabilities, op: Op) -> Option<
         let capability = capabilities.block_quantize.as_ref()?;
         plan_block_quantize(program, capability, op).map(Plan::BlockQuantize)
     };
+    let column = || plan_column(program, capabilities.device.columns.as_ref()?, op).map(Plan::Column);
     let moves = || plan_move(program, capabilities.device.moves.as_ref()?, op);
     let mma = || plan_mma(program, capabilities.device.mma.as_ref()?, op).map(Plan::Mma);
-    quantize().or_else(moves).or_else(mma)
+    // Constants that are not part of a row kernel: those with several values, or with blocked scales.
+    let constant = || {
+        let operation = &program.module().ops[op];
+        let is_constant =
+            matches!(operation.kind, OpKind::Constant(_)) && capabilities.device.moves.is_some();
+        is_constant.then(|| Plan::Constant(ConstantPlan { op, result: operation.results[0] }))
+    };
+    quantize().or_else(column).or_else(moves).or_else(mma).or_else(constant)
 }

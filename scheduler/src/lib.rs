@@ -35,6 +35,7 @@
 
 mod attribute;
 mod check;
+mod columns;
 mod constraints;
 mod dataflow;
 mod device;
@@ -66,10 +67,10 @@ pub use normalize::{
 };
 pub use partition::partition;
 pub use plan::{
-    BlockQuantizePlan, Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep,
-    KernelOutput, MAX_MOVE_AXES, MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MmaPlan, MovePlan,
-    MoveProgram, OutputKind, Partition, Plan, Repeat, Roles, RowInput, RowOperand, RowOutput, RowOutputKind,
-    RowPlan, RowProgram, RowRef, RowShape, RowStep, RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier,
-    ViewPlan,
+    BlockQuantizePlan, ColumnPlan, ColumnProgram, ConstantPlan, Constraint, Decision, EpilogueKind,
+    EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, MAX_MOVE_AXES, MAX_MOVE_OFFSETS,
+    MAX_MOVE_OPERANDS, MAX_PAD_AXES, MmaPlan, MovePlan, MoveProgram, OutputKind, Partition, Plan, Repeat,
+    Roles, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep,
+    RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier, ViewPlan,
 };
 pub use reason::{ReasonCode, Rejection};

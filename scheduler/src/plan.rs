@@ -1,5 +1,6 @@
 //! The types of a partition: segments in run order, kernel plans, and a decision for every op.
 
+mod columns;
 mod interface;
 mod mma;
 mod moves;
@@ -12,6 +13,7 @@ use fourfold_ir::{
     ScaleLayout, ScaleRounding, UnaryKind, Value,
 };
 
+pub use self::columns::{ColumnPlan, ColumnProgram};
 pub use self::mma::MmaPlan;
 pub use self::moves::{
     MAX_MOVE_AXES, MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MovePlan, MoveProgram,
@@ -88,7 +90,7 @@ pub enum SegmentKind {
     Fallback,
 }
 
-/// The plan of a segment on the GPU: one generated kernel, one library call, or a view.
+/// The plan of a segment on the GPU: one generated kernel, one library call, a view, or a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
     /// A `scaled_mma` with its epilogue.
@@ -99,10 +101,24 @@ pub enum Plan {
     Row(RowPlan),
     /// Elements copied to other places.
     Move(MovePlan),
+    /// A reduction along other axes than the last, or over a whole tensor.
+    Column(ColumnPlan),
     /// A plain `mma`, computed by the vendor's library.
     Mma(MmaPlan),
     /// A `reshape`, or another move that changes no byte: the same memory under another type.
     View(ViewPlan),
+    /// A constant that no kernel computes: memory that is written once.
+    Constant(ConstantPlan),
+}
+
+/// The plan of a constant in device memory. It is written when a program is prepared, as a param is, and takes no time
+/// afterwards. Kernels read it as any other value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConstantPlan {
+    /// The op.
+    pub op: Op,
+    /// The result.
+    pub result: Value,
 }
 
 /// The plan of a move that changes no byte, such as a `reshape`. It takes no time: its result is the memory of its operand,

@@ -229,7 +229,7 @@ fn emit(file: &Path, target: &str, claim: Claim) -> Result<String> {
     for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
         let name = format!("{stem}_{target}_{}.cu", kernel.segment);
         // Moves and rows have few sources, which the programs below `device/` show.
-        let is_shared = matches!(kernel.source.kind, KernelKind::Move | KernelKind::Row);
+        let is_shared = matches!(kernel.source.kind, KernelKind::Move | KernelKind::Row | KernelKind::Column);
         if is_shared && file.parent().is_none_or(|folder| !folder.ends_with("device")) {
             let _ = writeln!(out, "  {} {}", kernel.segment, kernel.source.kernel);
             continue;
@@ -238,7 +238,9 @@ fn emit(file: &Path, target: &str, claim: Claim) -> Result<String> {
         let text = match kernel.source.kind {
             KernelKind::ScaledMma => abridged(&name, &kernel.source.text, target)?,
             // Stored whole: such sources share no text.
-            KernelKind::BlockQuantize | KernelKind::Move | KernelKind::Row => kernel.source.text.clone(),
+            KernelKind::BlockQuantize | KernelKind::Move | KernelKind::Row | KernelKind::Column => {
+                kernel.source.text.clone()
+            }
         };
         if std::env::var_os("FOURFOLD_BLESS").is_some() {
             std::fs::create_dir_all(golden.parent().context("a folder")?)?;

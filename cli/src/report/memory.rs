@@ -60,13 +60,15 @@ impl MemoryReport {
             }
         };
         let part = |part: &fourfold_executor::MemoryPart| match part.content {
-            MemoryContent::Value(value) | MemoryContent::Constant(value) => Some(MemoryPartReport {
-                value: module.name_of(value).to_owned(),
-                offset: part.offset,
-                bytes: part.bytes,
-                first: part.first,
-                last: part.last,
-            }),
+            MemoryContent::Value(value) | MemoryContent::Constant(value) | MemoryContent::Stored(value) => {
+                Some(MemoryPartReport {
+                    value: module.name_of(value).to_owned(),
+                    offset: part.offset,
+                    bytes: part.bytes,
+                    first: part.first,
+                    last: part.last,
+                })
+            }
             MemoryContent::Workspace { .. } => None,
         };
         MemoryReport {

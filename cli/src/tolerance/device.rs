@@ -1,10 +1,12 @@
 //! Compares the results of a segment of the device tier with its ops evaluated on the same operands.
 //!
-//! - A move, a view and a standalone `block_quantize` copy or compute exactly: every bit must be equal.
+//! - A move, a view, a constant and a standalone `block_quantize` copy or compute exactly: every bit must be equal.
 //! - A plain `mma` sums in f32, in an order of the library's ([`mma`]).
+//! - A column kernel computes extremes exactly, and sums in f32 ([`columns`]).
 //! - A row kernel has the interpreter's bits where every step is exact. Otherwise an interval follows each element
 //!   through the steps of the plan ([`row`]). It contains the interpreter's value too, so a wrong plan shows.
 
+mod columns;
 mod integers;
 mod mma;
 mod outputs;
@@ -37,10 +39,12 @@ pub(super) fn compare_device<'g>(
     let values = run.evaluate(Values::new())?;
     match plan {
         Plan::Mma(plan) => Ok(vec![mma::compare_mma(run, plan, &values, got)?]),
+        Plan::Column(plan) => Ok(vec![columns::compare_column(run, plan, &values, got)?]),
         Plan::Row(plan) => outputs::compare_rows(run, plan, &values, got),
         Plan::BlockQuantize(plan) => run.equal_blocks(plan.codes, plan.scales, &values, got),
         Plan::Move(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),
         Plan::View(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),
+        Plan::Constant(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),
         Plan::ScaledMma(plan) => super::KernelRun { run: run.clone(), plan }.compare(got),
     }
 }

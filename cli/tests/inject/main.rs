@@ -46,8 +46,8 @@ func @one(
     param %b: tensor<[72, 96], f4E2M1FN>, param %sfb: tensor<[72, 6], f8E4M3FN, blocked>
 ) {
   %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[M, 72], f32>
-  %mean = reduce %d {axes = [0], keep_dims = true, kind = mean} : tensor<[1, 72], f32>
-  return %d, %mean
+  %share = softmax %d {axis = 0} : tensor<[M, 72], f32>
+  return %d, %share
 }
 ";
 

@@ -65,7 +65,7 @@ pub fn emulate(source: &KernelSource) -> Option<KernelSource> {
             (DOT_PRODUCT, TENSOR_MEMORY.as_str(), Some(translation))
         }
         KernelKind::ScaledMma => (DOT_PRODUCT, PRELUDE.as_str(), None),
-        KernelKind::BlockQuantize | KernelKind::Row | KernelKind::Move => {
+        KernelKind::BlockQuantize | KernelKind::Row | KernelKind::Move | KernelKind::Column => {
             (block_quantize::STORE, WITHOUT_PRODUCT, None)
         }
     };

@@ -232,7 +232,7 @@ fn context(spec: &MoveSpec) -> Context {
         turns: TURNS,
         ctas: 4,
         tile: spec.tile(),
-        packets: include_str!("device/packets.cuh"),
+        packets: concat!(include_str!("device/packets.cuh"), include_str!("device/copies.cuh")),
         device: render(parts.device, &parts, spec.unit()),
         host: render(parts.host, &parts, spec.unit()),
         has_fault: spec.program == MoveProgram::Gather,

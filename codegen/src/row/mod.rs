@@ -13,6 +13,7 @@ use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape, RowStepKind};
 
 pub use self::functions::row_functions;
 pub use self::template::element_functions;
+pub(crate) use self::template::reduction_functions;
 use crate::source::{Interface, KernelSource};
 use crate::targets::Target;
 

@@ -134,12 +134,26 @@ fn format_functions(program: &RowProgram) -> String {
 /// The device functions of rows: `row.cuh` repeats those of 16-bit types.
 fn row_functions() -> &'static str {
     static RENDERED: LazyLock<String> = LazyLock::new(|| {
+        let (extremes, reductions) = (extremes(), include_str!("device/reductions.cuh"));
         let environment = environment();
         let template =
             environment.template_from_str(include_str!("device/row.cuh")).expect("the template parses");
-        template.render(context! {}).expect("the template has no variables")
+        template.render(context! { extremes, reductions }).expect("the context has every variable")
     });
     &RENDERED
+}
+
+/// The device functions `op_max` and `op_min`.
+fn extremes() -> String {
+    let environment = environment();
+    let template =
+        environment.template_from_str(include_str!("device/extremes.cuh")).expect("the template parses");
+    template.render(context! {}).expect("the template has no variables")
+}
+
+/// The device functions that combine numbers: `Sum`, `Max`, `Min` and `Amax`. They follow [`quantization_functions`].
+pub(crate) fn reduction_functions() -> String {
+    [&extremes(), include_str!("device/reductions.cuh")].join("\n")
 }
 
 /// The tensors that are stored as vectors, by position.

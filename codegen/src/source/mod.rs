@@ -65,6 +65,8 @@ pub enum KernelKind {
     Row,
     /// Elements copied to other places.
     Move,
+    /// A reduction along any axes.
+    Column,
 }
 
 /// The device code is compiled to PTX for another architecture, rewritten by

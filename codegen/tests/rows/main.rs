@@ -1,5 +1,6 @@
-//! Row kernels of programs that cover every step, element type, shape and output.
+//! Row kernels of programs that cover every step, element type, shape and output, and column kernels.
 
+mod columns;
 mod programs;
 mod reference;
 mod simulation;

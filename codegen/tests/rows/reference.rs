@@ -44,12 +44,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.bits() % limit
     }
 
     /// A code of an element. Sums of `tame` floats are exact.
-    fn code(&mut self, element: ElementType, tame: bool) -> u32 {
+    pub fn code(&mut self, element: ElementType, tame: bool) -> u32 {
         const SPECIAL: [f64; 16] = [
             0.0,
             -0.0,
@@ -87,7 +87,7 @@ impl Random {
     }
 }
 
-fn encode(element: ElementType, x: f64) -> u32 {
+pub fn encode(element: ElementType, x: f64) -> u32 {
     match element {
         F32 => (x as f32).to_bits(),
         I32 => x as i32 as u32,
@@ -117,7 +117,7 @@ pub fn decode(element: ElementType, code: u32) -> f64 {
 }
 
 /// The bytes of codes in memory order.
-fn pack(element: ElementType, codes: &[u32]) -> Vec<u8> {
+pub fn pack(element: ElementType, codes: &[u32]) -> Vec<u8> {
     match element.storage_bits() {
         4 => codes.chunks(2).map(|pair| (pair[0] | pair.get(1).copied().unwrap_or(0) << 4) as u8).collect(),
         bits => codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(bits / 8)).collect(),

@@ -1,4 +1,4 @@
-// Runs a row kernel on the host, through its C interface. The threads of a CTA take turns, and wait for each other where
+// Runs a row or column kernel on the host, through its C interface. The threads of a CTA take turns, and wait for each other where
 // they exchange numbers. Reads a call from the standard input and writes each output, with guards, to the standard output.
 
 #include <ucontext.h>
@@ -179,14 +179,21 @@ int main() {
       uint64_t const bytes = requirements.operands[i];
       check(bytes == 0 || bytes == operands[i].bytes ? kOk : kInvalid, "an operand has another size");
     }
+    Buffer workspace(requirements.workspace, 0);
     void *prepared = nullptr;
-    check(fourfold_prepare(&device, &extents, &addresses, nullptr, 0, nullptr, &prepared, message, sizeof(message)), message);
+    check(fourfold_prepare(&device, &extents, &addresses, workspace.data(), workspace.bytes, nullptr, &prepared, message,
+                           sizeof(message)),
+          message);
     check(fourfold_update_pointers(prepared, &addresses, message, sizeof(message)), message);
     // The second launch writes over the results of the first.
     for (int launch = 0; launch < 2; ++launch) {
       check(fourfold_launch(prepared, nullptr), "the launch fails");
     }
     fourfold_destroy(prepared);
+    for (size_t i = 0; i < Buffer::kGuard; ++i) {
+      bool const is_kept = workspace.data()[workspace.bytes + i] == 0xA5 && *(workspace.data() - 1 - i) == 0xA5;
+      check(is_kept ? kOk : kInvalid, "the kernel writes outside its workspace");
+    }
     for (auto &output : outputs) {
       std::fwrite(output.data() - Buffer::kGuard, 1, output.bytes + 2 * Buffer::kGuard, stdout);
     }

@@ -1,7 +1,7 @@
-//! Runs row kernels on the host, every thread of them, and compares their outputs with the meaning of the program.
+//! Runs kernels on the host, every thread of them, and compares their outputs with the meaning of the program.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fourfold_ir::ElementType;
@@ -42,7 +42,7 @@ fn k_multiple(source: &str) -> usize {
     stated.map_or(1, |number| number.parse().expect("a number"))
 }
 
-fn message(call: &Call, is_aligned: bool) -> Vec<u8> {
+pub fn message(call: &Call, is_aligned: bool) -> Vec<u8> {
     let mut bytes = (call.extents.len() as u32).to_ne_bytes().to_vec();
     bytes.extend(call.extents.iter().flat_map(|extent| extent.to_ne_bytes()));
     for (tensors, is_read) in [(&call.operands, true), (&call.outputs, false)] {
@@ -75,12 +75,11 @@ fn check(found: &[u8], expected: &Tensor, what: &str) {
     }
 }
 
-/// Compiles the kernel of a program for the host and compares its outputs.
-fn simulate(name: &str, program: &RowProgram) {
+/// Compiles a kernel for the host. Returns the program that runs calls of it.
+pub fn compile(name: &str, source: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rows-simulation").join(name);
     std::fs::create_dir_all(&folder).expect("the folder can be created");
-    let source = spec(program, "sm_90a", Some(4096)).emit().text;
-    std::fs::write(folder.join("kernel.cu"), &source).expect("the file can be written");
+    std::fs::write(folder.join("kernel.cu"), source).expect("the file can be written");
     std::fs::write(folder.join("simulate.cc"), include_str!("simulate.cc")).expect("the file can be written");
     let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rows/cuda");
     let compiled = Command::new("g++")
@@ -91,14 +90,28 @@ fn simulate(name: &str, program: &RowProgram) {
         .output()
         .expect("g++, which nvcc needs too, starts");
     assert!(compiled.status.success(), "{name}: {}", String::from_utf8_lossy(&compiled.stderr));
+    folder.join("simulate")
+}
+
+/// Compiles the kernel of a program for the host and compares its outputs.
+fn simulate(name: &str, program: &RowProgram) {
+    let source = spec(program, "sm_90a", Some(4096)).emit().text;
+    let simulator = compile(name, &source);
     let mut random = Random(0x0F01D);
     let repeats = program.operands.iter().any(|operand| operand.repeats);
     let calls: Vec<(Extents, Call)> = extents(k_multiple(&source), repeats)
         .into_iter()
         .map(|extents| (extents, call(program, extents, &mut random)))
         .collect();
-    let input: Vec<u8> = calls.iter().flat_map(|(extents, call)| message(call, extents.is_aligned)).collect();
-    let mut child = Command::new(folder.join("simulate"))
+    let input = calls.iter().flat_map(|(extents, call)| message(call, extents.is_aligned)).collect();
+    let calls: Vec<(String, &Call)> =
+        calls.iter().map(|(extents, call)| (format!("{name} {extents:?}"), call)).collect();
+    run(name, &simulator, input, &calls);
+}
+
+/// Runs calls, which have names, and compares their outputs.
+pub fn run(name: &str, simulator: &Path, input: Vec<u8>, calls: &[(String, &Call)]) {
+    let mut child = Command::new(simulator)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -111,13 +124,13 @@ fn simulate(name: &str, program: &RowProgram) {
     writer.join().expect("the writer does not panic");
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     let mut rest = &output.stdout[..];
-    for (extents, call) in &calls {
+    for (call_name, call) in calls {
         for (index, expected) in call.outputs.iter().enumerate() {
             let (guarded, after) = rest.split_at(expected.bytes.len() + 2 * GUARD);
             rest = after;
             let (found, guards) = (&guarded[GUARD..guarded.len() - GUARD], |byte: &u8| *byte == 0xA5);
             let outside = [&guarded[..GUARD], &guarded[guarded.len() - GUARD..]];
-            let what = format!("{name} {extents:?} y{index}");
+            let what = format!("{call_name} y{index}");
             assert!(outside.iter().all(|bytes| bytes.iter().all(guards)), "{what} writes outside");
             check(found, expected, &what);
         }

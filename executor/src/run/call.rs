@@ -153,10 +153,10 @@ pub(super) fn admit<'a>(
     let work = match plan {
         // The fallback checks indices even if they select nothing.
         Plan::Move(plan) if writes_nothing && is_gather(plan.op) => Work::Fallback { emulated },
-        Plan::Row(_) | Plan::Move(_) if writes_nothing => Work::Nothing { emulated },
+        Plan::Row(_) | Plan::Move(_) | Plan::Column(_) if writes_nothing => Work::Nothing { emulated },
         Plan::Row(_) if sums_nothing() => Work::Fallback { emulated },
         // An operand without elements has no address.
-        Plan::Move(_) if sizes_read()?.contains(&0) => Work::Fallback { emulated },
+        Plan::Move(_) | Plan::Column(_) if sizes_read()?.contains(&0) => Work::Fallback { emulated },
         _ if metadata.is_empty(&extents) => Work::Nothing { emulated },
         _ => {
             let sm_count = i32::try_from(machine.device().gpu().sm_count).unwrap_or(i32::MAX);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fourfold_ir::{Entity, Program, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{Constraint, Partition, Plan, ReasonCode, ViewPlan};
+use fourfold_scheduler::{ConstantPlan, Constraint, Partition, Plan, ReasonCode, ViewPlan};
 
 use super::call::{Call, Work, admit, bytes, refused, results_of_nothing};
 use super::homes::Homes;
@@ -174,6 +174,10 @@ pub(super) fn lay_out<'a>(
             builder.view(position, view)?;
             continue;
         }
+        if let Plan::Constant(constant) = plan {
+            builder.stored(position, constant)?;
+            continue;
+        }
         // Callers that want to wait have done so already.
         let deadline = Wait::Never.deadline();
         let call = admit(program, partition, position, plan, symbols, Some(machine), deadline)
@@ -267,6 +271,26 @@ impl<'a, 'p> Builder<'a, 'p> {
             self.lifetimes.read(from, self.steps.len());
             let from = CopySource::Value(from);
             self.steps.push(Step::Copy(CopyValue { segment: position, from, to, bytes }));
+        }
+        Ok(())
+    }
+
+    /// Stores a constant, and copies it at each launch if it is in the caller's memory.
+    fn stored(&mut self, position: usize, plan: &ConstantPlan) -> Result<(), Refused> {
+        let module = self.program.module();
+        let value = plan.result;
+        let bytes = self.size(value, Some(position))?;
+        let computed = fallback::run_op(self.program, plan.op, &[], self.symbols).map_err(|error| {
+            let message = format!("`{}`: {error}", module.op_label(plan.op));
+            Refused::new(ReasonCode::ExtentRange.as_str(), Some(position), message)
+        })?;
+        self.makes(value, bytes);
+        let Some(tensor) = computed.into_iter().next().filter(|_| bytes > 0) else { return Ok(()) };
+        let part = self.lifetimes.stored(value, bytes);
+        self.constants.push((part, tensor));
+        if self.homes.is_outside(value) {
+            let from = CopySource::Constant(part);
+            self.steps.push(Step::Copy(CopyValue { segment: position, from, to: value, bytes }));
         }
         Ok(())
     }

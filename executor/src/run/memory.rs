@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use fourfold_ir::{Program, SymbolValues, Value};
-use fourfold_scheduler::{Partition, Plan, ReasonCode};
+use fourfold_scheduler::{ConstantPlan, Partition, Plan, ReasonCode};
 
 use super::call::bytes;
 use super::homes::Homes;
@@ -60,6 +60,8 @@ pub enum MemoryContent {
     },
     /// A result that does not depend on any element, copied at each launch.
     Constant(Value),
+    /// A constant of the program, written once.
+    Stored(Value),
 }
 
 impl MemoryPart {
@@ -145,6 +147,13 @@ impl Lifetimes {
         part
     }
 
+    /// Adds a constant of the program, which is live in every step, and returns its part.
+    pub(super) fn stored(&mut self, value: Value, bytes: u64) -> usize {
+        let part = self.add(MemoryContent::Stored(value), bytes, 0);
+        self.kept.push(part);
+        part
+    }
+
     /// Assigns an offset to each part: the largest first, each in the smallest gap that fits between the parts that
     /// are live together with it.
     pub(super) fn assign(mut self, steps: usize) -> MemoryPlan {
@@ -202,6 +211,13 @@ pub fn plan_memory(
                 lifetimes.read(from, steps);
                 steps += 1;
             }
+            continue;
+        }
+        if let Plan::Constant(ConstantPlan { result, .. }) = plan {
+            let bytes = bytes(program, *result, symbols)
+                .ok_or_else(|| unknown(module.name_of(*result), Some(position)))?;
+            lifetimes.stored(*result, bytes);
+            steps += usize::from(homes.is_outside(*result) && bytes > 0);
             continue;
         }
         let roles = plan.roles();

@@ -217,6 +217,13 @@ fn places(homes: Homes, memory: &MemoryPlan, base: u64) -> Places {
         match part.content {
             MemoryContent::Value(value) => drop(intermediates.insert(value, address)),
             MemoryContent::Constant(_) => drop(constants.insert(index, address)),
+            MemoryContent::Stored(value) => {
+                constants.insert(index, address);
+                // A caller's memory for the value receives a copy.
+                if !homes.is_outside(value) {
+                    intermediates.insert(value, address);
+                }
+            }
             MemoryContent::Workspace { .. } => {}
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use fourfold_ir::{Op, Program, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{Partition, Plan, ViewPlan};
+use fourfold_scheduler::{ConstantPlan, Partition, Plan, ViewPlan};
 
 use super::call::{Call, Work, admit, results_of_nothing};
 use super::record::LaunchRecord;
@@ -134,6 +134,7 @@ impl<'a> Runner<'a> {
         }
         let attempt = match segment.plan() {
             Some(Plan::View(plan)) => Some(self.view(position, plan)),
+            Some(Plan::Constant(plan)) => Some(self.constant(position, plan)?),
             Some(plan) => Some(self.kernel(position, plan)?),
             None => None,
         };
@@ -271,6 +272,35 @@ impl<'a> Runner<'a> {
                 memory.written.into_iter().for_each(|buffer| self.values.retire(buffer));
                 Ok(Attempt::Not(reason))
             }
+        }
+    }
+
+    /// Uploads a constant.
+    fn constant(&mut self, position: usize, plan: &ConstantPlan) -> Result<Attempt, RunError> {
+        let Some(machine) = self.machine else {
+            let message = format!(
+                "no GPU of target {} was found: the constant `%{}` is on the CPU",
+                self.partition.target,
+                self.program.module().name_of(plan.result)
+            );
+            return Ok(Attempt::Not(RunReason { code: NO_DEVICE, message }));
+        };
+        self.fallback(position, &[plan.op])?;
+        let mut upload = || {
+            let room = self.values.room_for(std::iter::once(plan.result), machine)?;
+            self.values.upload(room, machine)
+        };
+        match upload() {
+            Ok(bytes) => {
+                self.caused[position].moved.to_device += bytes;
+                Ok(Attempt::Ran { emulated: false, kernel_seconds: None, settled: true })
+            }
+            // Kernels that read it upload it, or report the same.
+            Err(error @ DeviceError::OutOfMemory { .. }) => {
+                let message = format!("{error}: the constant stays on the CPU");
+                Ok(Attempt::Not(RunReason { code: DEVICE_MEMORY, message }))
+            }
+            Err(error) => Err(self.device_error(position, error)),
         }
     }
 

@@ -167,7 +167,7 @@ enum Byte {
 }
 
 /// Symbol values to compare with: those with which the operands and the result exist.
-fn samples(program: &Program, op: Op) -> Vec<SymbolValues> {
+pub(super) fn samples(program: &Program, op: Op) -> Vec<SymbolValues> {
     let operation = &program.module().ops[op];
     let values = || operation.operands.iter().chain(&operation.results);
     let symbols: Vec<Symbol> = values()
@@ -272,7 +272,7 @@ fn sizes(program: &Program, symbols: &SymbolValues, plan: &MovePlan) -> Result<(
     Ok(())
 }
 
-fn dims(program: &Program, value: Value, symbols: &SymbolValues) -> Option<Vec<u64>> {
+pub(super) fn dims(program: &Program, value: Value, symbols: &SymbolValues) -> Option<Vec<u64>> {
     program.module().ty(value).shape.iter().map(|dim| dim.evaluate(symbols)).collect()
 }
 
@@ -359,7 +359,7 @@ fn tile_place(at: u64, blocks: u64) -> [u64; 2] {
 }
 
 /// The index of an element in row-major order.
-fn places(mut element: u64, extents: &[u64]) -> Option<Vec<u64>> {
+pub(super) fn places(mut element: u64, extents: &[u64]) -> Option<Vec<u64>> {
     let mut places = vec![0; extents.len()];
     for (place, extent) in places.iter_mut().zip(extents).rev() {
         *place = element.checked_rem(*extent)?;
@@ -368,7 +368,7 @@ fn places(mut element: u64, extents: &[u64]) -> Option<Vec<u64>> {
     Some(places)
 }
 
-fn row_major(places: &[u64], extents: &[u64]) -> u64 {
+pub(super) fn row_major(places: &[u64], extents: &[u64]) -> u64 {
     places.iter().zip(extents).fold(0, |element, (place, extent)| element * extent + place)
 }
 

@@ -4,8 +4,8 @@ use fourfold_ir::{Dim, Op, Program, SymbolValues, Value};
 
 use super::rounding::rounding_suffix;
 use super::{
-    BlockQuantizePlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan, Roles,
-    RowPlan, ScaledMmaPlan, Tier,
+    BlockQuantizePlan, ColumnPlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan,
+    Roles, RowPlan, ScaledMmaPlan, Tier, ViewPlan,
 };
 
 impl Plan {
@@ -25,20 +25,24 @@ impl Plan {
         }
     }
 
-    /// Returns whether a generated kernel computes the plan. Others are a library call or a view.
+    /// Returns whether a generated kernel computes the plan. Others are a library call, a view or a
+    /// constant.
     pub fn is_generated(&self) -> bool {
-        !matches!(self, Plan::Mma(_) | Plan::View(_))
+        !matches!(self, Plan::Mma(_) | Plan::View(_) | Plan::Constant(_))
     }
 
-    /// The name of the kind in reports: `scaled_mma`, `block_quantize`, `row`, `move`, `mma` or `view`.
+    /// The name of the kind in reports: `scaled_mma`, `block_quantize`, `row`, `move`, `column`, `mma`,
+    /// `view` or `constant`.
     pub fn kind_name(&self) -> &'static str {
         match self {
             Plan::ScaledMma(_) => "scaled_mma",
             Plan::BlockQuantize(_) => "block_quantize",
             Plan::Row(_) => "row",
             Plan::Move(_) => "move",
+            Plan::Column(_) => "column",
             Plan::Mma(_) => "mma",
             Plan::View(_) => "view",
+            Plan::Constant(_) => "constant",
         }
     }
 
@@ -49,8 +53,10 @@ impl Plan {
             Plan::BlockQuantize(plan) => plan.op,
             Plan::Row(plan) => plan.ops[plan.ops.len() - 1],
             Plan::Move(plan) => plan.op,
+            Plan::Column(plan) => plan.op,
             Plan::Mma(plan) => plan.op,
             Plan::View(plan) => plan.op,
+            Plan::Constant(plan) => plan.op,
         }
     }
 
@@ -59,7 +65,12 @@ impl Plan {
         match self {
             Plan::ScaledMma(plan) => plan.ops().collect(),
             Plan::Row(plan) => plan.ops.clone(),
-            Plan::BlockQuantize(_) | Plan::Move(_) | Plan::Mma(_) | Plan::View(_) => vec![self.root()],
+            Plan::BlockQuantize(_)
+            | Plan::Move(_)
+            | Plan::Column(_)
+            | Plan::Mma(_)
+            | Plan::View(_)
+            | Plan::Constant(_) => vec![self.root()],
         }
     }
 
@@ -70,8 +81,10 @@ impl Plan {
             Plan::BlockQuantize(plan) => vec![plan.codes, plan.scales],
             Plan::Row(plan) => plan.written.clone(),
             Plan::Move(plan) => vec![plan.result],
+            Plan::Column(plan) => vec![plan.result],
             Plan::Mma(plan) => vec![plan.d],
             Plan::View(plan) => vec![plan.result],
+            Plan::Constant(plan) => vec![plan.result],
         }
     }
 
@@ -113,9 +126,10 @@ impl Plan {
             Plan::Mma(plan) => {
                 Roles { operands: vec![named("a", plan.a), named("b", plan.b)], scalars: Vec::new(), outputs }
             }
-            Plan::View(plan) => {
-                Roles { operands: vec![named("x0", plan.operand)], scalars: Vec::new(), outputs }
+            Plan::Column(ColumnPlan { operand, .. }) | Plan::View(ViewPlan { operand, .. }) => {
+                Roles { operands: vec![named("x0", *operand)], scalars: Vec::new(), outputs }
             }
+            Plan::Constant(_) => Roles { operands: Vec::new(), scalars: Vec::new(), outputs },
         }
     }
 
@@ -134,7 +148,8 @@ impl Plan {
                 dims
             }
             Plan::Move(plan) => plan.program.extent_names().into_iter().zip(&plan.extents).collect(),
-            Plan::View(_) => Vec::new(),
+            Plan::Column(plan) => ColumnPlan::EXTENTS.into_iter().zip(&plan.extents).collect(),
+            Plan::View(_) | Plan::Constant(_) => Vec::new(),
         }
     }
 
@@ -162,8 +177,9 @@ impl Plan {
             Plan::BlockQuantize(plan) => &plan.constraints,
             Plan::Row(plan) => &plan.constraints,
             Plan::Move(plan) => &plan.constraints,
+            Plan::Column(plan) => &plan.constraints,
             Plan::Mma(plan) => &plan.constraints,
-            Plan::View(_) => &[],
+            Plan::View(_) | Plan::Constant(_) => &[],
         }
     }
 
@@ -188,8 +204,9 @@ impl Plan {
             Plan::BlockQuantize(plan) => block_quantize_signature(plan),
             Plan::Row(plan) => plan.program.signature(),
             Plan::Move(plan) => plan.program.signature(),
+            Plan::Column(plan) => plan.program.signature(),
             Plan::Mma(plan) => plan.signature(),
-            Plan::View(_) => "view".to_owned(),
+            Plan::View(_) | Plan::Constant(_) => self.kind_name().to_owned(),
         }
     }
 }

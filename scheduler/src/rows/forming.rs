@@ -33,6 +33,8 @@ pub(super) struct Region {
 pub(super) struct Former<'a> {
     pub(super) program: &'a Program,
     pub(super) capability: &'a RowCapability,
+    /// Returns whether an op has a kernel of its own.
+    is_apart: &'a dyn Fn(Op) -> bool,
     /// By op: its stage.
     pub(super) stages: Vec<usize>,
     /// By op: true if it depends on params and constants only.
@@ -57,17 +59,19 @@ pub(super) enum Unit {
 }
 
 /// Forms the regions of the ops for which `is_free` holds; the others are in kernels. `stages` has the number of kernels
-/// before each op.
+/// before each op. Ops for which `is_apart` holds have kernels of their own.
 pub(crate) fn form(
     program: &Program,
     capability: &RowCapability,
     stages: &[usize],
     is_free: &dyn Fn(Op) -> bool,
+    is_apart: &dyn Fn(Op) -> bool,
 ) -> Regions {
     let mut former = Former {
         program,
         capability,
-        stages: latest_stages(program, stages, is_free),
+        is_apart,
+        stages: latest_stages(program, stages, is_free, is_apart),
         is_static: static_ops(program),
         regions: Vec::new(),
         merged: Vec::new(),
@@ -85,13 +89,17 @@ pub(crate) fn form(
 impl Former<'_> {
     fn visit(&mut self, op: Op) {
         let deepest = self.deepest(op);
+        let depth = deepest.map_or(0, |deepest| deepest + 1);
+        if (self.is_apart)(op) {
+            self.places[op.index()] = Unit::Alone { depth };
+            return;
+        }
         let candidates = self.candidates(op, deepest);
         if let Some(&first) = candidates.first()
             && self.join(op, first, &candidates)
         {
             return;
         }
-        let depth = deepest.map_or(0, |deepest| deepest + 1);
         let alone = own_space(self.program, op)
             .and_then(|space| Some((needs(self.program, self.capability, op, &space)?, space)));
         match alone {
@@ -417,7 +425,12 @@ pub(super) fn is_written(program: &Program, value: Value, ops: &[Op]) -> bool {
 
 /// The latest stage at which each op can run. Ops of row kernels move to the stage of their first user, so that one
 /// kernel computes both; the others stay.
-fn latest_stages(program: &Program, stages: &[usize], is_free: &dyn Fn(Op) -> bool) -> Vec<usize> {
+fn latest_stages(
+    program: &Program,
+    stages: &[usize],
+    is_free: &dyn Fn(Op) -> bool,
+    is_apart: &dyn Fn(Op) -> bool,
+) -> Vec<usize> {
     let module = program.module();
     let mut latest = stages.to_vec();
     let mut order: Vec<Op> = module.ops.keys().filter(|op| is_free(*op)).collect();
@@ -428,7 +441,7 @@ fn latest_stages(program: &Program, stages: &[usize], is_free: &dyn Fn(Op) -> bo
             .results
             .iter()
             .all(|result| !program.facts().is_output(*result) && !program.facts().users(*result).is_empty());
-        if is_used && own_space(program, op).is_some() {
+        if is_used && !is_apart(op) && own_space(program, op).is_some() {
             let users = operation.results.iter().flat_map(|result| program.facts().users(*result));
             latest[op.index()] = users.map(|user| latest[user.index()]).min().unwrap_or(stages[op.index()]);
         }

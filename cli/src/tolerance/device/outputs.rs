@@ -112,7 +112,12 @@ impl Ends {
 }
 
 /// Adds the bounds of an element. If the plan does not give the expected value, only that value is right.
-fn push(bounds: &mut Bounds, element: ElementType, [rounded, unrounded]: [Interval; 2], want: f64) {
+pub(super) fn push(
+    bounds: &mut Bounds,
+    element: ElementType,
+    [rounded, unrounded]: [Interval; 2],
+    want: f64,
+) {
     let explains = want.is_nan() || rounded[0] <= want && want <= rounded[1];
     let range = match element {
         ElementType::I1 => [0.0, 1.0],
@@ -159,7 +164,7 @@ fn block_rule(run: &SegmentOps<'_>, plan: &RowPlan, output: &RowOutput) -> Resul
 }
 
 /// Names the rule of a value whose bounds turned out to be exact.
-fn named(compared: Compared) -> Compared {
+pub(super) fn named(compared: Compared) -> Compared {
     match &compared.tolerance {
         Tolerance::Each(each) if each.iter().all(|bound| *bound == 0.0) => {
             Compared { rule: BIT_EQUAL.to_owned(), ..compared }

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use fourfold_ir::{Dim, ElementType, Op, Program, ScaleLayout, Tensor, Value, bind};
 use fourfold_scheduler::{
-    MmaPlan, MovePlan, MoveProgram, Plan, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan,
-    RowProgram, RowRef, RowShape, RowStep, RowStepKind, ViewPlan,
+    ColumnPlan, ColumnProgram, MmaPlan, MovePlan, MoveProgram, Plan, RowInput, RowOperand, RowOutput,
+    RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep, RowStepKind, ViewPlan,
 };
 
 use super::super::{BIT_EQUAL, Compared, SegmentOps, Values, compare_plan};
@@ -301,5 +301,98 @@ mod products {
         assert!(!nan.accepts_altered(&right, 0, |values| values[0] = 1.0));
         let large = product([ElementType::F32; 3], with(3e38));
         assert!(large.compare(&large.right())[0].comparison.mismatches == 0);
+    }
+}
+
+mod columns {
+    use fourfold_ir::ReduceKind;
+
+    use super::*;
+
+    /// A reduction of `[3, 37, 2, 5, 4]` along the second and the fourth axis.
+    fn reduction(kind: ReduceKind, element: ElementType, values: &[f64]) -> Case {
+        let source = format!(
+            "func @f(%x: tensor<[3, 37, 2, 5, 4], {element}>) {{
+  %y = reduce %x {{axes = [1, 3], keep_dims = false, kind = {kind}}} : tensor<[3, 2, 4], {element}>
+  return %y
+}}
+"
+        );
+        Case::new(&source, &[("x", tensor(element, &[3, 37, 2, 5, 4], values))], |program| {
+            Plan::Column(ColumnPlan {
+                op: last_op(program),
+                program: ColumnProgram { kind, element },
+                operand: value(program, "x"),
+                result: value(program, "y"),
+                extents: [3, 37, 2, 5, 4].map(Dim::fixed),
+                constraints: Vec::new(),
+            })
+        })
+    }
+
+    /// The results of a device that sums in f32, in pairs of neighbours.
+    fn by_device(case: &Case) -> Written {
+        fn sum(terms: &[f32]) -> f32 {
+            match terms {
+                [] => 0.0,
+                [term] => *term,
+                _ => {
+                    let (low, high) = terms.split_at(terms.len() / 2);
+                    sum(low) + sum(high)
+                }
+            }
+        }
+        let Plan::Column(plan) = &case.plan else { panic!("a column kernel") };
+        let x = case.tensors["x"].to_f64();
+        let results: Vec<f64> = (0..24)
+            .map(|index| {
+                let (outer, middle, inner) = (index / 8, index / 4 % 2, index % 4);
+                let at = |a: usize, c: usize| (((outer * 37 + a) * 2 + middle) * 5 + c) * 4 + inner;
+                let terms: Vec<f32> = (0..37)
+                    .flat_map(|a| (0..5).map(move |c| (a, c)))
+                    .map(|(a, c)| x[at(a, c)] as f32)
+                    .collect();
+                let total = sum(&terms);
+                f64::from(if plan.program.kind == ReduceKind::Mean { total / 185.0 } else { total })
+            })
+            .collect();
+        Written::from([(plan.result, tensor(plan.program.element, &[3, 2, 4], &results))])
+    }
+
+    #[test]
+    fn a_sum_is_bounded_element_by_element() {
+        for kind in [ReduceKind::Sum, ReduceKind::Mean] {
+            for element in [ElementType::F32, ElementType::BF16, ElementType::F16] {
+                let case = reduction(kind, element, &numbers(7, 4440));
+                let (right, device) = (case.right(), by_device(&case));
+                assert!(case.accepts(&right) && case.accepts(&device), "{kind} {element}");
+                let factor = if element == ElementType::F32 { 1.001 } else { 1.05 };
+                assert!(!case.accepts_altered(&device, 0, scale(factor)), "{kind} {element}");
+                assert!(!case.accepts_altered(&right, 0, |values| values.swap(3, 4)), "{kind} {element}");
+                assert!(!case.accepts_altered(&right, 0, |values| values[23] = f64::NAN), "{kind} {element}");
+            }
+        }
+    }
+
+    #[test]
+    fn extremes_and_sums_of_small_integers_have_the_interpreter_s_bits() {
+        let integers: Vec<f64> = numbers(8, 4440).into_iter().map(|x| (x * 8.0).round()).collect();
+        for kind in ReduceKind::ALL.iter().copied().filter(|kind| *kind != ReduceKind::Mean) {
+            let case = reduction(kind, ElementType::F32, &integers);
+            assert_eq!(case.rule(), BIT_EQUAL, "{kind}");
+            assert!(!case.accepts_altered(&case.right(), 0, scale(1.0 + 2f64.powi(-23))), "{kind}");
+        }
+    }
+
+    #[test]
+    fn sums_with_nan_or_infinities_have_them_where_the_interpreter_has() {
+        for (special, other) in [(f64::NAN, 1.0), (f64::NEG_INFINITY, f64::INFINITY)] {
+            let mut values = numbers(9, 4440);
+            values[0] = special;
+            let case = reduction(ReduceKind::Sum, ElementType::BF16, &values);
+            let right = case.right();
+            assert!(case.accepts(&right) && case.accepts(&by_device(&case)));
+            assert!(!case.accepts_altered(&right, 0, |values| values[0] = other));
+        }
     }
 }

@@ -5,19 +5,7 @@ struct alignas(kBytes < 16 ? kBytes : 16) Words {
 };
 
 #ifndef FOURFOLD_HOST
-// NaN propagates, and -0 is below +0.
-{% for name, sign, joined in [["max", ">", "&"], ["min", "<", "|"]] %}
-__device__ __forceinline__ float op_{{ name }}(float a, float b) {
-#if defined(FOURFOLD_BY_INSTRUCTION)
-  float result;
-  asm("{{ name }}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-#else
-  return a != a || b != b ? float_of(kMagnitudeBits) : a == b ? float_of(bits_of(a) {{ joined }} bits_of(b)) : a {{ sign }} b ? a : b;
-#endif
-}
-{% endfor %}
-
+{{ extremes }}
 {% for element in ["bf16", "f16"] %}
 {% for name, sign in [["add", "+"], ["sub", "-"], ["mul", "*"]] %}
 __device__ __forceinline__ uint32_t {{ name }}_{{ element }}x2(uint32_t a, uint32_t b) {
@@ -81,28 +69,7 @@ struct Divisor {
   }
 };
 
-// Reductions: the value of an empty row, one element, two parts.
-struct Sum {
-  static constexpr uint32_t kNone = 0u;
-  __device__ static float element(float x) { return x; }
-  __device__ static float combine(float a, float b) { return __fadd_rn(a, b); }
-};
-struct Max {
-  static constexpr uint32_t kNone = 0xFF800000u;
-  __device__ static float element(float x) { return x; }
-  __device__ static float combine(float a, float b) { return op_max(a, b); }
-};
-struct Min {
-  static constexpr uint32_t kNone = 0x7F800000u;
-  __device__ static float element(float x) { return x; }
-  __device__ static float combine(float a, float b) { return op_min(a, b); }
-};
-struct Amax {
-  static constexpr uint32_t kNone = 0u;
-  __device__ static float element(float x) { return fabsf(x); }
-  __device__ static float combine(float a, float b) { return op_max(a, b); }
-};
-
+{{ reductions }}
 // Combines the parts of the lanes of a warp that share a row. Every lane gets the same bits.
 template <class Reduction, int kLanes>
 __device__ __forceinline__ float combine_lanes(float part) {

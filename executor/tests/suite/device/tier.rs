@@ -1,4 +1,4 @@
-//! Programs of the device tier: row kernels, plain products and views, each op a segment.
+//! Programs of the device tier: row and column kernels, plain products, views and constants, each op a segment.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,9 @@ use fourfold_ir::{
     BinaryKind, Dim, ElementType, Op, OpKind, Program, ReduceKind, Tensor, UnaryKind, Value, dim_product,
 };
 use fourfold_scheduler::{
-    Decision, MmaPlan, Partition, Plan, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram,
-    RowRef, RowShape, RowStep, RowStepKind, Segment, SegmentKind, ViewPlan,
+    ColumnPlan, ColumnProgram, ConstantPlan, Decision, MmaPlan, Partition, Plan, RowInput, RowOperand,
+    RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep, RowStepKind, Segment,
+    SegmentKind, ViewPlan,
 };
 
 use super::fixture::Fixture;
@@ -19,7 +20,8 @@ use super::interface::{Interface, role};
 use super::stand_in::kernel_of;
 
 /// A program of f32 with one segment per op. `neg`, `add` and `reduce` along the last axis are row kernels, `reshape` is
-/// a view and `mma` a product; other ops run on the fallback. `extents` are those of symbols.
+/// a view, `mma` a product and `constant` a constant. A sum along the first axis is a column kernel. Other ops run on the fallback.
+/// `extents` are those of symbols.
 pub fn tier(text: &str, extents: &[(&str, u64)]) -> Fixture {
     let (program, _) = fourfold_ir::load(text).unwrap_or_else(|errors| panic!("{}", errors[0].message));
     let ops: Vec<Op> = program.module().ops.keys().collect();
@@ -31,10 +33,12 @@ pub fn tier(text: &str, extents: &[(&str, u64)]) -> Fixture {
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, whole_numbers(&tensor))).collect();
     let mut fixture = Fixture { program, partition, tensors, kernels: HashMap::new() };
     for position in 0..ops.len() {
-        if let Some(Plan::Row(_)) = fixture.partition.segments[position].plan() {
-            let kernel = row_kernel(&fixture, position, &[]);
-            fixture.kernels.insert(position, SegmentKernel::Ready(kernel));
-        }
+        let kernel = match fixture.partition.segments[position].plan() {
+            Some(Plan::Row(_)) => row_kernel(&fixture, position, &[]),
+            Some(plan @ Plan::Column(_)) => column_kernel(&fixture.program, plan),
+            _ => continue,
+        };
+        fixture.kernels.insert(position, SegmentKernel::Ready(kernel));
     }
     fixture
 }
@@ -93,6 +97,18 @@ fn row_kernel(fixture: &Fixture, position: usize, defines: &[&str]) -> Kernel {
     kernel_of("row.c", &interface.signature, &interface.roles(), &defines)
 }
 
+/// The stand-in kernel of a column segment.
+fn column_kernel(program: &Program, plan: &Plan) -> Kernel {
+    let interface = Interface {
+        signature: plan.signature(program),
+        extents: ColumnPlan::EXTENTS.map(str::to_owned).to_vec(),
+        operands: vec![role("x0", "f32", Some(&ColumnPlan::EXTENTS))],
+        scalars: Vec::new(),
+        outputs: vec![role("y0", "f32", Some(&["O", "B", "I"]))],
+    };
+    kernel_of("column.c", &interface.signature, &interface.roles(), &[])
+}
+
 fn segment(program: &Program, op: Op) -> Segment {
     let operation = &program.module().ops[op];
     let mut inputs = operation.operands.clone();
@@ -113,6 +129,19 @@ fn plan(program: &Program, op: Op, operands: &[Value], result: Value) -> Option<
     match &module.ops[op].kind {
         OpKind::Unary(kind @ UnaryKind::Neg) => row(RowStepKind::Unary(*kind), matrix),
         OpKind::Binary(kind @ BinaryKind::Add) => row(RowStepKind::Binary(*kind), matrix),
+        OpKind::Constant(_) => Some(Plan::Constant(ConstantPlan { op, result })),
+        OpKind::Reduce { kind: kind @ ReduceKind::Sum, axes, .. } if axes[..] == [0] => {
+            let (rows, columns) = module.ty(operands[0]).shape.split_first().unwrap();
+            let one = || Dim::fixed(1);
+            Some(Plan::Column(ColumnPlan {
+                op,
+                program: ColumnProgram { kind: *kind, element: ElementType::F32 },
+                operand: operands[0],
+                result,
+                extents: [one(), one(), one(), rows.clone(), dim_product(columns).unwrap()],
+                constraints: Vec::new(),
+            }))
+        }
         OpKind::Reduce { kind: kind @ (ReduceKind::Sum | ReduceKind::Mean), .. } => {
             row(RowStepKind::Reduce(*kind), RowShape::Column)
         }

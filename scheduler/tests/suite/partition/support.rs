@@ -262,7 +262,12 @@ fn segment_text(text: &mut String, program: &Program, index: usize, segment: &Se
             writeln!(text, "{index} fallback {}", labels.join("; "))?;
         }
         SegmentKind::Kernel(plan) => match &**plan {
-            Plan::Row(_) | Plan::Move(_) | Plan::Mma(_) | Plan::View(_) => {
+            Plan::Row(_)
+            | Plan::Move(_)
+            | Plan::Column(_)
+            | Plan::Mma(_)
+            | Plan::View(_)
+            | Plan::Constant(_) => {
                 let dim = |(name, dim): (&str, &Dim)| format!("{name}={}", module.display_dim(dim));
                 let dims: Vec<_> = plan.dims().into_iter().map(dim).collect();
                 let kind = plan.kind_name();
