@@ -183,7 +183,7 @@ impl PreparedProgram {
     }
 
     /// True if these addresses are in use.
-    pub(super) fn has_addresses(&self, addresses: &HashMap<Value, u64>) -> bool {
+    pub(super) fn has_addresses(&self, addresses: &[(Value, u64)]) -> bool {
         addresses.iter().all(|(value, address)| self.addresses.get(value) == Some(address))
     }
 

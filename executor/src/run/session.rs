@@ -1,6 +1,7 @@
 //! Sessions: repeated calls of one program, whose params are given once.
 
 mod calls;
+mod staging;
 mod tensor;
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use fourfold_scheduler::Partition;
 
 pub use tensor::{DeviceTensor, SessionInput};
 
+use self::staging::{Slots, Staging};
 use super::record::describe;
 use super::residents::Residents;
 use super::{Machine, NO_DEVICE, Preparation, PreparedProgram, Refused, RunError, SegmentKernel, SegmentRun};
@@ -25,8 +27,11 @@ const MAX_SHAPES: usize = 8;
 /// Params are given once. They are uploaded once, and so are the values that depend on params and constants only, which
 /// the fallback computes. If all other segments run on the device, then a call launches a [`PreparedProgram`], which is
 /// kept with its memory for the last 8 combinations of extents. After the first call with some extents, a call allocates
-/// no device memory, loads no kernel and uploads no param. Otherwise a call runs segment by segment, as
-/// [`run`](super::run) does.
+/// no device memory, loads no kernel, uploads no param, and waits for the device once. Otherwise a call runs segment by
+/// segment, as [`run`](super::run) does.
+///
+/// A call copies host tensors of up to 1 MiB through page-locked memory: at most 32 MiB, which the session keeps. Tensors
+/// on the device are not copied.
 ///
 /// A session has a stream of its own, and may be moved to another thread. Several sessions, of one program or of
 /// several, may be called at the same time on threads of their own. They share the device and the loaded kernels, but
@@ -44,6 +49,9 @@ pub struct Session<'a> {
     shapes: Vec<Shape>,
     /// The memory of the last call that ran segment by segment, and its extents.
     spare: (SymbolValues, Vec<Buffer>),
+    staging: Staging,
+    /// By output: the first position at which the program returns its value.
+    first_outputs: Vec<usize>,
 }
 
 /// The device, its kernels, and the session's stream.
@@ -70,7 +78,8 @@ struct Shape {
 /// A prepared program and the memory of inputs and outputs whose tensors are on the host.
 struct Ready {
     prepared: PreparedProgram,
-    own: HashMap<Value, Buffer>,
+    inputs: Slots,
+    outputs: Slots,
 }
 
 /// The result of a call.
@@ -166,9 +175,20 @@ impl<'a> Session<'a> {
             residents.upload(partition, &place.machine())?;
         }
         let inputs = module.inputs.iter().copied().filter(|value| !module.is_param(*value)).collect();
-        let spare = (SymbolValues::default(), Vec::new());
-        let (given, shapes) = (Vec::new(), Vec::new());
-        Ok(Session { program, partition, place, residents, inputs, given, shapes, spare })
+        let mut firsts = HashMap::new();
+        let first = |(position, value)| *firsts.entry(value).or_insert(position);
+        Ok(Session {
+            program,
+            partition,
+            place,
+            residents,
+            inputs,
+            given: Vec::new(),
+            shapes: Vec::new(),
+            spare: (SymbolValues::default(), Vec::new()),
+            staging: Staging::default(),
+            first_outputs: module.outputs.iter().enumerate().map(first).collect(),
+        })
     }
 
     /// Sets the extents of symbols that no input's shape determines, such as those of a product `B*S`.
