@@ -16,7 +16,10 @@ pub use tensor::{DeviceTensor, SessionInput};
 use self::staging::{Slots, Staging};
 use super::record::describe;
 use super::residents::Residents;
-use super::{Machine, NO_DEVICE, Preparation, PreparedProgram, Refused, RunError, SegmentKernel, SegmentRun};
+use super::{
+    DEVICE_ERROR, Machine, NO_DEVICE, Preparation, PreparedProgram, Refused, RunError, SegmentKernel,
+    SegmentRun,
+};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 
 /// The maximum number of prepared programs, one for each combination of extents, that a session keeps.
@@ -232,9 +235,18 @@ impl<'a> Session<'a> {
     ) -> Result<SessionRun, SessionError> {
         let symbols = self.bind(inputs)?;
         self.check_outputs(&symbols, outputs)?;
-        match self.launch(&symbols, inputs, outputs)? {
-            Ok(outputs) => Ok(SessionRun { outputs, refused: None, segments: Vec::new() }),
-            Err(refused) => self.run_segments(&symbols, inputs, outputs, refused),
+        match self.launch(&symbols, inputs, outputs) {
+            Ok(Ok(outputs)) => Ok(SessionRun { outputs, refused: None, segments: Vec::new() }),
+            Ok(Err(refused)) => self.run_segments(&symbols, inputs, outputs, refused),
+            Err(SessionError::Run(error)) if error.is_bad_index() => {
+                // The fallback finds the same index, and its error names the axis too.
+                let refused = Refused::new(DEVICE_ERROR, None, error.to_string());
+                match self.run_segments(&symbols, inputs, outputs, refused) {
+                    Err(SessionError::Run(named @ RunError::Op { .. })) => Err(named.into()),
+                    _ => Err(error.into()),
+                }
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -216,7 +216,13 @@ impl Session<'_> {
             }
         }
         // SAFETY: nothing is in flight.
-        unsafe { prepared.fault() }?;
+        match unsafe { prepared.fault() }? {
+            None => {}
+            Some(RunError::Device { source: source @ DeviceError::Emulation { .. }, .. }) => {
+                return Err(source.into());
+            }
+            Some(error) => return Err(error.into()),
+        }
         self.give_others(symbols, inputs, outputs, &mut results)?;
         Ok(Ok(results))
     }

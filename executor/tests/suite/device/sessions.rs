@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use fourfold_executor::device::{Buffer, Device, DeviceError};
 use fourfold_executor::{
-    DeviceTensor, Machine, MemoryContent, Ran, Session, SessionError, SessionInput, SessionRun,
+    DeviceTensor, Machine, MemoryContent, Preparation, Ran, RunOptions, Session, SessionError, SessionInput,
+    SessionRun,
 };
 use fourfold_ir::{ElementType, Tensor};
 
@@ -426,6 +427,74 @@ fn a_fault_of_the_emulation_is_an_error_of_the_call() {
             }
         }
     }
+}
+
+/// Two gathers, the second at indices that are always within its axis.
+const GATHERS: &str = "fir 1
+func @gathers(%x: tensor<[A, 6], f32>, %i: tensor<[M], i32>, %j: tensor<[M], i32>) {
+  %n = neg %x : tensor<[A, 6], f32>
+  %first = gather %n, %i {axis = 0} : tensor<[M, 6], f32>
+  %second = gather %n, %j {axis = 0} : tensor<[M, 6], f32>
+  %y = add %first, %second : tensor<[M, 6], f32>
+  return %y
+}
+";
+
+#[test]
+fn a_bad_index_is_an_error_that_names_the_op() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let mut fixture = tier(GATHERS, &[("A", 5), ("M", 4)]);
+    let good = Tensor::from_f64(ElementType::I32, vec![4], None, &[4.0, 0.0, 2.0, 2.0]).unwrap();
+    let bad = Tensor::from_f64(ElementType::I32, vec![4], None, &[1.0, 0.0, -3.0, 5.0]).unwrap();
+    fixture.tensors.extend([("i".to_owned(), good.clone()), ("j".to_owned(), good.clone())]);
+    let mut session = fixture.session(&device);
+    let x = &fixture.tensors["x"];
+    let run = session.run(&[x.into(), (&good).into(), (&good).into()], &[]).unwrap();
+    assert_eq!(run.refused, None);
+    fixture.check_outputs(&run);
+    let text =
+        "`%first = gather` in segment 1: index -3, element 2 of the indices, is outside axis 0 of extent 5";
+    for inputs in [[x, &bad, &good], [x, &bad, &bad]] {
+        let error = session.run(&inputs.map(SessionInput::from), &[]).unwrap_err();
+        assert_eq!(error.to_string(), text);
+        // The next call knows nothing of it.
+        fixture.check_outputs(&session.run(&[x.into(), (&good).into(), (&good).into()], &[]).unwrap());
+    }
+    let error = session.run(&[x.into(), (&good).into(), (&bad).into()], &[]).unwrap_err();
+    assert_eq!(error.to_string(), text.replace("first", "second").replace("segment 1", "segment 2"));
+    drop(session);
+    assert_eq!(stand_in.count(Counter::Pinned), 0);
+    fixture.tensors.insert("i".to_owned(), bad.clone());
+    let error = fixture.run(Some(&device), &RunOptions::default()).unwrap_err();
+    assert_eq!(error.to_string(), text, "as in a run");
+
+    // A prepared program is asked by its host.
+    let buffers = ["x", "i", "j"].map(|name| {
+        let bytes = fixture.tensors[name].bytes();
+        let buffer = device.alloc(bytes.len()).unwrap();
+        device.stream().upload(&buffer, 0, bytes).unwrap();
+        (fixture.value(name), buffer)
+    });
+    let y = device.alloc(4 * 6 * 4).unwrap();
+    let machine = Machine::new(&device, &fixture.kernels);
+    let (program, partition) = (&fixture.program, &fixture.partition);
+    let preparation = Preparation::of_program(program, partition, &fixture.symbols(), &machine).unwrap();
+    let preparation = preparation.bind_all(buffers.iter().map(|(value, buffer)| (*value, buffer.address())));
+    // SAFETY: the buffers live until the end.
+    let mut prepared = unsafe { preparation.bind(fixture.value("y"), y.address()).build() }.unwrap();
+    // SAFETY: as above, and nothing is in flight after the wait.
+    let mut launch = || unsafe {
+        prepared.launch(device.stream()).unwrap();
+        device.stream().synchronize().unwrap();
+        prepared.fault()
+    };
+    let text = "kernel stand_in_row in segment 1 (%first = gather): the launch failed: the kernel returned status 104 \
+                (index_out_of_range): index -3, element 2 of the indices, is outside an axis of extent 5 (correct the \
+                indices: each must be within the axis that its `gather` reads)";
+    assert_eq!(launch().unwrap().unwrap().to_string(), text);
+    device.stream().upload(&buffers[1].1, 0, good.bytes()).unwrap();
+    assert_eq!(launch(), Ok(None));
 }
 
 #[test]
