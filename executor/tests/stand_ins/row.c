@@ -21,9 +21,16 @@ typedef struct { int32_t is_found, index; uint64_t position; } fault;
 #define WORKSPACE 0
 #endif
 
+#ifndef TARGET
+#define TARGET "sm_100a"
+#endif
+#ifndef KERNEL
+#define KERNEL "stand_in_row"
+#endif
+
 uint32_t fourfold_abi_version(void) { return 6; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":6,\"target\":\"sm_100a\",\"kernel\":\"stand_in_row\",\"tile\":[1,1,1],\"cluster\":[1,1,1],"
+    return "{\"abi\":6,\"target\":\"" TARGET "\",\"kernel\":\"" KERNEL "\",\"tile\":[1,1,1],\"cluster\":[1,1,1],"
            "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\"," ROLES ",\"emulated\":false}";
 }
 
