@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use fourfold::ir::{Tensor, Value, sample};
+use fourfold::ir::{ElementType, Tensor, Value, sample};
 use fourfold::{Compiled, DeviceTensor, RunOptions, Session, SessionInput};
 use fourfold_tests::repository;
 
@@ -73,6 +73,7 @@ pub fn sessions() -> Result<()> {
             threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
         })?;
     }
+    bad_index()?;
     let chain = compile(CHAIN)?;
     let case = cases(&chain)?.swap_remove(1);
     time("two kernels, M = 37", &chain, &case)?;
@@ -84,6 +85,34 @@ pub fn sessions() -> Result<()> {
     let outputs = outputs.map(|value| run.value(*value).cloned().context("an output"));
     let case = Case { outputs: outputs.collect::<Result<_>>()?, inputs };
     time("minilm_ffn, M = 91", &compiled, &case)
+}
+
+/// A bad index is an error that names the op, and later calls do not report it.
+fn bad_index() -> Result<()> {
+    const ROWS: &str = "fir 1
+func @rows(%x: tensor<[M, 64], f32>, %i: tensor<[R], i32>) {
+  %rows = gather %x, %i {axis = 0} : tensor<[R, 64], f32>
+  return %rows
+}
+";
+    let compiled = compile(ROWS)?;
+    let mut session = compiled.session(HashMap::new())?;
+    let x = Tensor::from_f32(vec![5, 64], &(0..5 * 64).map(|index| index as f32).collect::<Vec<_>>())?;
+    let mut run = |indices: [f64; 3]| {
+        let indices = Tensor::from_f64(ElementType::I32, vec![3], None, &indices)?;
+        anyhow::Ok(session.run(&HashMap::from([("x", (&x).into()), ("i", (&indices).into())]))?)
+    };
+    for _ in 0..2 {
+        let run = run([4.0, 0.0, 4.0])?;
+        ensure!(run.refused.is_none(), "{:?}", run.refused);
+        let rows = run.outputs[0].as_ref().context("an output")?.to_f32();
+        ensure!(rows[64] == 0.0 && rows[127] == 63.0 && rows[128] == 256.0, "the rows are wrong");
+    }
+    let Err(error) = run([4.0, 5.0, -1.0]) else { anyhow::bail!("a bad index is no error") };
+    let text =
+        "`%rows = gather` in segment 0: index 5, element 1 of the indices, is outside axis 0 of extent 5";
+    ensure!(error.to_string() == text, "{error}");
+    run([0.0, 1.0, 2.0]).map(drop)
 }
 
 /// Prints the time of a call with tensors on the host and on the device.
