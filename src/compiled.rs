@@ -364,6 +364,11 @@ impl Compiled {
     /// Prepares the launches of a program without fallback segments, for a host with its own device memory and
     /// stream. Inputs and outputs are each a [`Value`](fourfold_ir::Value) of [`Planned::program`].
     ///
+    /// Every launch reads all inputs, params included, when it runs on the stream. So the host may change a param between
+    /// launches, and every launch computes anew what depends on params only. If params never change, use
+    /// [`Session::prepare`](crate::Session::prepare): it computes these values once. There, ops that depend on params
+    /// only may also run on the fallback.
+    ///
     /// # Errors
     /// When a segment runs on the fallback, or its kernel cannot run on this machine with these extents.
     ///

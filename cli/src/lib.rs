@@ -72,4 +72,5 @@ pub use header::{ExpectedCodes, Header};
 pub use report::{
     DecisionReport, LeftOut, LeftOutFile, MemoryPartReport, MemoryReport, OffDevice, OutputReport, Report,
     ResourceReport, SegmentReport, Summary, VerifyLaunch, VerifyReport, VerifyRow, WorstReport, kernel_name,
+    plan_name,
 };

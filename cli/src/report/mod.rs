@@ -361,9 +361,8 @@ impl OutputReport {
 }
 
 /// A readable name of a segment on the GPU: [`kernel_name`], `block_quantize>nvfp4`, `row+mul+mean+rsqrt>nvfp4`,
-/// `move:transpose`, `column:amax`, `mma`, `view`,
-/// `constant`.
-pub(crate) fn plan_name(module: &Module, plan: &Plan) -> String {
+/// `move:transpose`, `column:amax`, `mma`, `view`, `constant`.
+pub fn plan_name(module: &Module, plan: &Plan) -> String {
     match plan {
         Plan::Row(plan) => row_name(plan),
         Plan::Move(plan) => format!("move:{}", module.ops[plan.op].kind.mnemonic()),

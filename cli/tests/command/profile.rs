@@ -110,11 +110,38 @@ impl Machine {
         self.script("compute-sanitizer", &format!("{SANITIZER}{body}"));
     }
 
+    /// Builds row kernels that negate, gathers, and a library for plain products.
+    fn device_tier(&self) {
+        let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../executor/tests/stand_ins");
+        let plain = self.read("nvcc");
+        let (gemm, row) = (stand_ins.join("gemm.c"), stand_ins.join("row.c"));
+        let (gemm, row) = (gemm.display().to_string(), row.display().to_string());
+        let before =
+            plain.split_once("exec cc").expect("it compiles").0.trim_start_matches("#!/bin/sh\n").to_owned();
+        let after =
+            plain.split_once("exec cc").expect("it compiles").1.replace(&format!("'{gemm}'"), "$source");
+        let choice = format!(
+            "source='{gemm}'\ncase $(says signature) in row*) source='{row} -DRESULT=-x0[i]';; \
+             'move gather') source='{row} -DGATHER';; esac\n"
+        );
+        self.script("nvcc", &format!("{before}{choice}exec cc{after}"));
+        let library = std::process::Command::new("cc")
+            .args(["-O1", "-shared", "-fPIC", "-o"])
+            .args([self.path("libcublasLt.so.13"), stand_ins.join("libcublaslt.c")])
+            .arg("-lm")
+            .status();
+        assert!(library.expect("there is a C compiler").success());
+    }
+
     fn profile(&self, device: &str, more: &[&str]) -> Output {
         let mut command = self.command(device);
         command.args(["profile", &self.name("program.fir"), "--ncu", &self.name("ncu")]);
         command.args(["--sanitizer", &self.name("compute-sanitizer")]).args(more);
         command.args(["--nvcc", &self.name("nvcc"), "--cutlass", &self.name("cutlass")]);
+        let library = self.path("libcublasLt.so.13");
+        if library.exists() {
+            command.env("FOURFOLD_CUBLASLT", library);
+        }
         command.env_remove("FOURFOLD_CACHE_TIERS").env_remove("FOURFOLD_CACHE_SIZE");
         command.output().expect("the program starts")
     }
@@ -130,7 +157,7 @@ impl Machine {
 
 /// Returns the codes of the troubles, each with its part.
 fn troubles(report: &Value) -> Vec<String> {
-    let troubles = report["troubles"].as_array().expect("a list").iter();
+    let troubles = report["troubles"].as_array().unwrap_or_else(|| panic!("a list: {report}")).iter();
     troubles
         .map(|it| {
             assert!(it["message"].as_str().is_some_and(|text| !text.is_empty()), "{it}");
@@ -325,17 +352,128 @@ fn a_kernel_that_fails_is_looked_at_nevertheless() {
     assert_eq!(report["checks"][0]["errors"], 4);
     assert_eq!(troubles(&report), ["ncu: run_failed"]);
     assert!(
-        machine.read("sanitizer.calls").contains("--launch-skip 1 "),
-        "planned kernels count where none is known to run"
+        machine.read("sanitizer.calls").contains("--launch-skip 2 "),
+        "planned kernels count where none is known to run, and so does the row kernel"
     );
+}
+
+/// A row kernel, a move, a view, a plain product, and a `scaled_mma` that sm_90a has no kernel for.
+const DEVICE: &str = "fir 1
+; sample: exact seed=5 M=37 R=6
+; tensor: i = bytes 0:24 in \"indices\"
+func @device(
+    %x: tensor<[M, 64], f32>, %i: tensor<[R], i32>, param %w: tensor<[48, 64], f32>,
+    %a: tensor<[M, 64], f8E4M3FN>, %sfa: tensor<[M, 2], f8E8M0FNU, blocked>,
+    param %b: tensor<[32, 64], f8E4M3FN>, param %sfb: tensor<[32, 2], f8E8M0FNU, blocked>
+) {
+  %n = neg %x : tensor<[M, 64], f32>
+  %rows = gather %n, %i {axis = 0} : tensor<[R, 64], f32>
+  %v = reshape %rows : tensor<[1, R, 64], f32>
+  %p = mma %n, %w : tensor<[M, 48], f32>
+  %q = mma %p, %p : tensor<[M, M], f32>
+  %s = scaled_mma %a, %sfa, %b, %sfb {block = 32} : tensor<[M, 32], f32>
+  return %v, %q, %s
+}
+";
+
+/// Returns the position of the segment that computes a value.
+fn segment_of(machine: &Machine, value: &str) -> String {
+    let mut command = machine.command("1");
+    command.args(["explain", &machine.name("program.fir"), "--json", "--target", "sm_90a"]);
+    let output = command.output().expect("the program starts");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("an object");
+    let segments = report["segments"].as_array().expect("segments");
+    let computes = |segment: &Value| segment["ops"].to_string().contains(&format!("%{value} = "));
+    segments.iter().position(computes).expect("a segment").to_string()
+}
+
+#[test]
+fn segments_of_the_device_tier_are_examined_too() {
+    let machine = Machine::new("");
+    machine.write("program.fir", DEVICE);
+    let indices: Vec<u8> = [3i32, 0, 36, 36, 7, 12].iter().flat_map(|index| index.to_le_bytes()).collect();
+    fs::write(machine.path("indices"), indices).expect("it can be written");
+    machine.device_tier();
+    let [row, rows, view, product, second, fallback] =
+        ["n", "rows", "v", "p", "q", "s"].map(|value| segment_of(&machine, value));
+    let calls = |name: &str| {
+        let calls = machine.read(name);
+        let measures = calls.lines().rfind(|call| !call.starts_with("--import"));
+        measures.unwrap_or_default().to_owned()
+    };
+    let tools = ["--tool", "ncu", "--tool", "memcheck"];
+    let profile = |segment: &str| machine.json(&[&["--segment", segment][..], &tools].concat());
+
+    // A row kernel reads and writes all of its matrix.
+    let (code, report) = profile(&row);
+    assert_eq!((code, troubles(&report).len()), (0, 0), "{report}");
+    assert_eq!((&report["kernel"], &report["library"]), (&json!("row+neg>f32"), &Value::Null));
+    let matrix = 37 * 64 * 4;
+    let traffic = &report["traffic"];
+    assert_eq!((&traffic["counted_read"], &traffic["counted_written"]), (&json!(matrix), &json!(matrix)));
+    let ratio = traffic["read_ratio"].as_f64().expect("a number");
+    assert!((ratio - 86_690_304.0 / f64::from(matrix)).abs() < 1e-6, "{ratio}");
+    assert!(calls("ncu.calls").contains("--kernel-name regex:^(_ZN8fourfold6kernel) --launch-skip 0 "));
+
+    // A gather reads the rows that it copies, and the indices. The row kernel was launched before.
+    let (code, report) = profile(&rows);
+    assert_eq!((code, &report["kernel"]), (0, &json!("move:gather")), "{report}");
+    let copied = 6 * 64 * 4;
+    let traffic = &report["traffic"];
+    assert_eq!(
+        (&traffic["counted_read"], &traffic["counted_written"]),
+        (&json!(copied + 6 * 4), &json!(copied))
+    );
+    assert!(calls("sanitizer.calls").contains("--launch-skip 1 --launch-count 1"));
+    let launched: Vec<&Value> = report["plain"]["launched"].as_array().unwrap().iter().collect();
+    assert_eq!(launched.len(), 4, "the view launches nothing: {report}");
+
+    // A plain product is a call of the library, whose kernel has a name of its own.
+    let (code, report) = profile(&product);
+    assert_eq!((code, troubles(&report)), (3, vec!["ncu: unreadable_report".to_owned()]), "{report}");
+    let page = machine.read("page.csv").replace("_ZN8fourfold6kernel", "nvjet_sm90_");
+    machine.write("page.csv", &page);
+    let (code, report) = profile(&product);
+    assert_eq!((code, troubles(&report).len()), (0, 0), "{report}");
+    assert_eq!((&report["kernel"], &report["library"]), (&json!("mma"), &json!("cublasLtMatmul")));
+    let counted = &report["traffic"]["counted_read"];
+    assert_eq!(counted, &json!(matrix + 48 * 64 * 4));
+    let call = calls("ncu.calls");
+    assert!(!call.contains("--kernel-name ") && call.contains(" --launch-skip 2 "), "{call}");
+    let output = machine.profile("1", &["--segment", &product]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains(": mma, a call of cublasLtMatmul, whose first kernel is examined\n"), "{text}");
+    // After a call, the kernels before a launch are not known.
+    let (code, report) = profile(&second);
+    assert_eq!((code, troubles(&report)), (3, vec!["ncu: unknown_launch".to_owned()]), "{report}");
+    assert_eq!((&report["checks"][0]["watched"], &report["checks"][0]["errors"]), (&json!("all"), &json!(0)));
+    assert!(!calls("sanitizer.calls").contains("--launch-skip"));
+
+    let there = [&row, &rows, &product, &second].map(String::as_str).join(", ");
+    for (segment, why) in [
+        (&view, "it is a view, so `%v` has the memory of `%rows` and nothing is launched".to_owned()),
+        (&fallback, "it runs on the fallback (".to_owned()),
+        (&"9".to_owned(), "the program has 6 segments, numbered from 0".to_owned()),
+    ] {
+        let output = machine.profile("1", &["--segment", segment]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("segment {segment} is not a kernel: {why}")), "{said}");
+        assert!(said.contains(&format!("; the kernels are segments {there}")), "{said}");
+    }
+    // Without a wish and without a kernel segment, it is the first generated kernel.
+    let (_, report) = machine.json(&["--tool", "memcheck"]);
+    assert_eq!(report["segment"].to_string(), row);
 }
 
 #[test]
 fn bad_input_and_a_machine_without_a_gpu_are_told_apart_before_anything_is_built() {
     let machine = Machine::new("");
     for (more, words) in [
-        (&["--segment", "1"][..], "segment 1 is not a kernel; the kernels are segments 0, 2"),
-        (&["--segment", "9"], "segment 9 is not a kernel"),
+        (
+            &["--segment", "9"][..],
+            "segment 9 is not a kernel: the program has 3 segments, numbered from 0; the kernels are segments 0, 1, 2",
+        ),
         (&["--target", "cpu"], "no op of the program becomes a kernel"),
         (&["--target", "sm_1"], "unknown target `sm_1`"),
     ] {

@@ -1,7 +1,9 @@
 //! One product: its descriptors, its algorithm, and its launch.
 
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 use fourfold_ir::ElementType;
 
@@ -59,18 +61,23 @@ struct Choice {
 /// A product with its chosen algorithms. Keeps the library's handle alive.
 #[derive(Debug)]
 pub struct Matmul {
-    /// Destroyed before `blas`, which has their functions.
+    chosen: Arc<Chosen>,
+    blas: Blas,
+}
+
+/// The descriptors and algorithms of a product.
+#[derive(Debug)]
+pub(super) struct Chosen {
     objects: Objects,
     /// The fastest first.
     choices: Vec<Choice>,
     workspace: u64,
-    blas: Blas,
 }
 
-// SAFETY: after `Matmul::new` the library only reads the descriptors.
-unsafe impl Send for Matmul {}
+// SAFETY: after `Chosen::search` the library only reads the descriptors.
+unsafe impl Send for Chosen {}
 // SAFETY: as above.
-unsafe impl Sync for Matmul {}
+unsafe impl Sync for Chosen {}
 
 /// The descriptors of a product. The library's matrices are column-major, so the row-major D is its Dᵀ `[N, M]`. Its A is
 /// our B, which it transposes, and its B is our A.
@@ -103,13 +110,37 @@ impl Blas {
     /// [`BlasError::Extent`] when an extent is not in 1..=`i32::MAX`; [`BlasError::Elements`] for types that the
     /// library does not multiply; [`BlasError::NoAlgorithm`]; or the library's error.
     pub fn matmul(&self, problem: &MatmulProblem) -> Result<Matmul, BlasError> {
+        let chosen = Arc::new(Chosen::search(self, problem)?);
+        Ok(Matmul { chosen, blas: self.clone() })
+    }
+
+    /// As [`Blas::matmul`], but searches only for a problem that is not among the last ones.
+    ///
+    /// # Errors
+    /// As for [`Blas::matmul`]. Errors are not kept.
+    pub(crate) fn kept_matmul(&self, problem: &MatmulProblem) -> Result<Matmul, BlasError> {
+        let known = self.kept().find(problem);
+        let chosen = match known {
+            Some(chosen) => chosen,
+            None => {
+                let chosen = Arc::new(Chosen::search(self, problem)?);
+                self.kept().add(*problem, Arc::clone(&chosen));
+                chosen
+            }
+        };
+        Ok(Matmul { chosen, blas: self.clone() })
+    }
+}
+
+impl Chosen {
+    fn search(blas: &Blas, problem: &MatmulProblem) -> Result<Chosen, BlasError> {
         let extents = Extents::of(problem)?;
-        let objects = objects(self, problem, extents)?;
-        let current = self.device().enter()?;
+        let objects = objects(blas, problem, extents)?;
+        let current = blas.device().enter()?;
         let mut choices = Vec::new();
         let mut workspace = 0;
         for alignments in [[FAST_ALIGNMENT; 3], problem.elements.map(element_bytes)] {
-            if let Some(found) = search(self, &objects, alignments)? {
+            if let Some(found) = search(blas, &objects, alignments)? {
                 choices.push(Choice { algorithm: found.algorithm, alignments });
                 workspace = workspace.max(found.workspace as u64);
             }
@@ -118,19 +149,48 @@ impl Blas {
         if choices.is_empty() {
             return Err(BlasError::NoAlgorithm { problem: *problem });
         }
-        Ok(Matmul { objects, choices, workspace, blas: self.clone() })
+        Ok(Chosen { objects, choices, workspace })
+    }
+}
+
+/// The number of problems whose algorithms a library keeps.
+const KEPT: usize = 1024;
+
+/// The algorithms of the last problems.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    chosen: HashMap<MatmulProblem, Arc<Chosen>>,
+    /// The oldest first.
+    order: VecDeque<MatmulProblem>,
+}
+
+impl Kept {
+    fn find(&self, problem: &MatmulProblem) -> Option<Arc<Chosen>> {
+        self.chosen.get(problem).cloned()
+    }
+
+    /// Adds a problem, and drops the oldest one beyond [`KEPT`].
+    fn add(&mut self, problem: MatmulProblem, chosen: Arc<Chosen>) {
+        // Another thread may have added it meanwhile.
+        if self.chosen.insert(problem, chosen).is_none() {
+            self.order.push_back(problem);
+        }
+        while self.order.len() > KEPT {
+            let Some(oldest) = self.order.pop_front() else { break };
+            self.chosen.remove(&oldest);
+        }
     }
 }
 
 impl Matmul {
     /// The bytes of device memory that a launch needs, at most [`WORKSPACE_LIMIT`]. Its address is a multiple of 256.
     pub fn workspace(&self) -> u64 {
-        self.workspace
+        self.chosen.workspace
     }
 
     /// The alignments in bytes that the addresses of A, B and D need: one element each, for nearly all problems.
     pub fn alignments(&self) -> [u32; 3] {
-        self.choices.last().map_or([FAST_ALIGNMENT; 3], |choice| choice.alignments)
+        self.chosen.choices.last().map_or([FAST_ALIGNMENT; 3], |choice| choice.alignments)
     }
 
     /// Enqueues the product. Neither allocates nor waits, and can be captured in a graph.
@@ -164,12 +224,13 @@ impl Matmul {
                 .zip([a, b, d])
                 .all(|(bytes, address)| address.is_multiple_of(u64::from(*bytes)))
         };
-        let choice = self.choices.iter().find(is_aligned).ok_or_else(|| failed(STATUS_INVALID_VALUE))?;
-        if self.workspace > 0 && (workspace == 0 || !workspace.is_multiple_of(256)) {
+        let Chosen { objects, choices, workspace: needed } = &*self.chosen;
+        let choice = choices.iter().find(is_aligned).ok_or_else(|| failed(STATUS_INVALID_VALUE))?;
+        if *needed > 0 && (workspace == 0 || !workspace.is_multiple_of(256)) {
             return Err(failed(STATUS_INVALID_VALUE));
         }
         let (one, zero) = (1f32, 0f32);
-        let Objects { operation, a: a_layout, b: b_layout, d: d_layout } = &self.objects;
+        let Objects { operation, a: a_layout, b: b_layout, d: d_layout } = objects;
         let _current = device.enter()?;
         let status = {
             let handle = self.blas.handle();
@@ -191,7 +252,7 @@ impl Matmul {
                     d_layout.raw,
                     &choice.algorithm,
                     workspace as *mut c_void,
-                    self.workspace as usize,
+                    *needed as usize,
                     stream.raw(),
                 )
             }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::error::BlasError;
 use super::functions::Object;
 use super::library::Library;
+use super::matmul::Kept;
 use super::version::BlasVersion;
 use crate::device::Device;
 use crate::environment::Environment;
@@ -19,6 +20,8 @@ pub struct Blas {
 
 #[derive(Debug)]
 struct Open {
+    /// Holds no `Blas`, so that the last clone closes the library.
+    kept: Mutex<Kept>,
     library: Library,
     handle: Mutex<Handle>,
     device: Device,
@@ -54,7 +57,8 @@ impl Blas {
         // SAFETY: the device's context is current, and the handle is live.
         let status = unsafe { (library.functions().create)(&mut handle) };
         library.check("cublasLtCreate", status)?;
-        let open = Open { library, handle: Mutex::new(Handle(handle)), device: device.clone() };
+        let handle = Mutex::new(Handle(handle));
+        let open = Open { kept: Mutex::default(), library, handle, device: device.clone() };
         Ok(Blas { open: Arc::new(open) })
     }
 
@@ -84,6 +88,10 @@ impl Blas {
 
     pub(super) fn handle(&self) -> MutexGuard<'_, Handle> {
         self.open.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.open.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn library(&self) -> &Library {

@@ -143,6 +143,9 @@ impl DeviceError {
                 "report the program: `docs/internals/emulation.md` lists the faults"
             }
             _ if self.is_sticky() => "restart the process; run with `locate` to find the kernel at fault",
+            DeviceError::Launch { status } if status.code == Status::INDEX => {
+                "correct the indices: each must be within the axis that its `gather` reads"
+            }
             DeviceError::Launch { status } if status.cuda_error().is_none() => {
                 "report the program: an accepted kernel must run"
             }

@@ -10,6 +10,7 @@ mod driver;
 mod error;
 mod gpu;
 mod open;
+mod pinned;
 mod recording;
 mod stream;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub use buffer::Buffer;
 pub use error::DeviceError;
 pub use gpu::{Gpu, discover};
 pub use open::Device;
+pub(crate) use pinned::Pinned;
 pub use recording::{KernelNode, MemsetNode, Node, Recording};
 pub use stream::{Event, Graph, Stream};
 

@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use super::context::{Context, Entered};
 use super::driver::check;
 use super::gpu::{describe, handle};
-use super::{Buffer, DeviceError, Gpu, Stream};
+use super::{Buffer, DeviceError, Gpu, Pinned, Stream};
 
 /// An open device. Clones share it. The primary context is retained until the last clone, and the last buffer,
 /// stream, event and graph made from it, are dropped.
@@ -69,6 +69,11 @@ impl Device {
     /// [`DeviceError::OutOfMemory`], or the driver's error.
     pub fn alloc(&self, bytes: usize) -> Result<Buffer, DeviceError> {
         Buffer::new(&self.open.context, bytes)
+    }
+
+    /// Allocates page-locked host memory.
+    pub(crate) fn alloc_pinned(&self, bytes: usize) -> Result<Pinned, DeviceError> {
+        Pinned::new(&self.open.context, bytes)
     }
 
     /// The free memory in bytes, as the driver reports it. Other processes allocate memory too.

@@ -188,7 +188,7 @@ fn admit_product<'a>(
         return Ok(Call { roles, work: Work::Nothing { emulated: false }, workspace: 0, written_bytes });
     }
     let problem = MatmulProblem { l, m, n, k, elements: plan.elements, b_batched: plan.b_batched };
-    let matmul = blas.matmul(&problem).map_err(|error| RunReason::from(&error))?;
+    let matmul = blas.kept_matmul(&problem).map_err(|error| RunReason::from(&error))?;
     let workspace = matmul.workspace();
     let library = blas.path().to_owned();
     let matmul = Arc::new(matmul);

@@ -3,6 +3,7 @@
 use super::LaunchRecord;
 use crate::device::DeviceError;
 use crate::fallback::FallbackError;
+use crate::kernel::Status;
 
 /// The reason that a program could not run on these inputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +81,14 @@ pub enum RunError {
         /// Details of the location.
         place: Box<FaultPlace>,
     },
+}
+
+impl RunError {
+    /// True for an index of a `gather` outside its axis that a kernel found.
+    pub(super) fn is_bad_index(&self) -> bool {
+        let RunError::Device { source: DeviceError::Launch { status }, .. } = self else { return false };
+        status.code == Status::INDEX
+    }
 }
 
 /// The segment in which the device failed.

@@ -10,6 +10,9 @@ use crate::blas::Matmul;
 use crate::device::{DeviceError, Stream};
 use crate::kernel::{Prepared, Status};
 
+/// The name of a library call in errors.
+pub(super) const PRODUCT: &str = "cublasLtMatmul";
+
 /// A call with its addresses. It has at most one launch in flight, and is not dropped while it has one.
 #[derive(Debug)]
 pub(super) enum Launch {
@@ -109,6 +112,14 @@ impl Launch {
         match self {
             Launch::Kernel(prepared) => prepared.kernel().finds_faults(),
             Launch::Product { .. } => false,
+        }
+    }
+
+    /// The kernel's name.
+    pub(super) fn kernel_name(&self) -> String {
+        match self {
+            Launch::Kernel(prepared) => prepared.kernel().metadata().kernel.clone(),
+            Launch::Product { .. } => PRODUCT.to_owned(),
         }
     }
 

@@ -53,6 +53,8 @@ impl Step<'_> {
 /// A call with the part of its workspace.
 pub(super) struct PlacedCall<'a> {
     pub(super) segment: usize,
+    /// The labels of its ops, if it may end with a fault.
+    pub(super) ops: Vec<String>,
     pub(super) call: Call<'a>,
     pub(super) workspace: usize,
 }
@@ -331,7 +333,9 @@ impl<'a, 'p> Builder<'a, 'p> {
         // Faults are collected in the workspace, from the preparation until they are queried.
         let finds_faults = matches!(call.work, Work::Kernel { kernel, .. } if kernel.finds_faults());
         let workspace = self.lifetimes.workspace(position, call.workspace, step, finds_faults);
-        self.steps.push(Step::Call(Box::new(PlacedCall { segment: position, call, workspace })));
+        let label = |op| self.program.module().op_label(op);
+        let ops = if finds_faults { plan.ops().into_iter().map(label).collect() } else { Vec::new() };
+        self.steps.push(Step::Call(Box::new(PlacedCall { segment: position, ops, call, workspace })));
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::launch::PRODUCT;
 use super::{PendingKernel, RunReason};
 use crate::blas::{Blas, BlasError};
 use crate::device::{Device, DeviceError, Stream};
@@ -75,7 +76,7 @@ impl<'a> Machine<'a> {
     pub(super) fn kernel_name(&self, segment: usize) -> String {
         match self.kernels.get(&segment) {
             Some(SegmentKernel::Ready(kernel)) => kernel.metadata().kernel.clone(),
-            Some(SegmentKernel::Library(_)) => "cublasLtMatmul".to_owned(),
+            Some(SegmentKernel::Library(_)) => PRODUCT.to_owned(),
             Some(SegmentKernel::Pending(pending)) => match pending.wait(Wait::Never) {
                 Some(Ok(kernel)) => kernel.metadata().kernel.clone(),
                 _ => String::new(),

@@ -33,7 +33,9 @@ pub struct Preparation<'a> {
 }
 
 impl<'a> Preparation<'a> {
-    /// Prepares a whole program.
+    /// Prepares a whole program. Every launch reads all inputs, params included, and computes anew what depends on
+    /// params only: the host may change a param between launches. [`Session::prepare`](super::Session::prepare) computes
+    /// such values once.
     ///
     /// # Errors
     /// When a segment runs on the fallback, or its kernel cannot run here with these extents.
@@ -240,8 +242,8 @@ unsafe fn ready(
     workspace: u64,
     stream: &Stream,
 ) -> Result<ReadyStep, Unready> {
-    let (segment, call) = (placed.segment, placed.call);
+    let PlacedCall { segment, ops, call, .. } = *placed;
     // SAFETY: the caller vouches for all of it.
     let launch = unsafe { Launch::of(&call, address, workspace, stream)? };
-    Ok(ReadyStep::Call(ReadyCall { segment, roles: call.roles, launch }))
+    Ok(ReadyStep::Call(ReadyCall { segment, ops, roles: call.roles, launch }))
 }

@@ -12,7 +12,7 @@ use super::launch::{Launch, Unready};
 use super::layout::{Alignment, CopySource, CopyValue, Outside, ZeroValue};
 use super::memory::PART_ALIGNMENT;
 use super::roles::Roles;
-use super::{ALIAS, MISSING_ADDRESS, POINTER_ALIGNMENT, Refused, WORKSPACE_SIZE};
+use super::{ALIAS, FaultPlace, MISSING_ADDRESS, POINTER_ALIGNMENT, Refused, RunError, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 use crate::kernel::Status;
 
@@ -93,6 +93,8 @@ impl ReadyStep {
 #[derive(Debug)]
 pub(super) struct ReadyCall {
     pub(super) segment: usize,
+    /// The labels of its ops, if it may end with a fault.
+    pub(super) ops: Vec<String>,
     pub(super) roles: Roles,
     pub(super) launch: Launch,
 }
@@ -158,32 +160,44 @@ impl PreparedProgram {
         Ok(())
     }
 
-    /// The first fault of ended launches since the last query. Results of launches with a fault are wrong.
+    /// Returns the first fault of ended launches since the last query, as an error that names the op, and forgets all
+    /// faults. Results of launches with a fault are wrong.
+    ///
+    /// A fault is an index of a `gather` outside its axis, or what emulated instructions do not allow. A launch itself
+    /// reports none. Waits for the device if a kernel of the program may end with a fault.
+    ///
+    /// # Errors
+    /// The driver's error.
     ///
     /// # Safety
-    /// No launch may be in flight.
-    pub(super) unsafe fn fault(&mut self) -> Result<(), DeviceError> {
-        if !self.steps.iter().any(|step| matches!(step, ReadyStep::Call(call) if call.launch.finds_faults()))
-        {
-            return Ok(());
+    /// No launch may be in flight, and the workspace must still be valid.
+    pub unsafe fn fault(&mut self) -> Result<Option<RunError>, DeviceError> {
+        let finds = |step: &ReadyStep| matches!(step, ReadyStep::Call(call) if call.launch.finds_faults());
+        if !self.steps.iter().any(finds) {
+            return Ok(None);
         }
         let _current = self.device.enter()?;
+        let mut first = None;
         for step in &mut self.steps {
             let ReadyStep::Call(call) = step else { continue };
             // SAFETY: the context is current; the caller vouches for the rest. Workspaces of such kernels share memory
             // with nothing.
-            if let Some(status) = unsafe { call.launch.fault() } {
-                return Err(match status.code {
+            let Some(status) = (unsafe { call.launch.fault() }) else { continue };
+            first.get_or_insert_with(|| RunError::Device {
+                segment: call.segment,
+                kernel: call.launch.kernel_name(),
+                source: match status.code {
                     Status::INDEX => DeviceError::Launch { status },
                     _ => DeviceError::Emulation { status },
-                });
-            }
+                },
+                place: Box::new(FaultPlace { ops: call.ops.clone(), launch: None }),
+            });
         }
-        Ok(())
+        Ok(first)
     }
 
     /// True if these addresses are in use.
-    pub(super) fn has_addresses(&self, addresses: &HashMap<Value, u64>) -> bool {
+    pub(super) fn has_addresses(&self, addresses: &[(Value, u64)]) -> bool {
         addresses.iter().all(|(value, address)| self.addresses.get(value) == Some(address))
     }
 

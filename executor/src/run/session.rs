@@ -1,6 +1,7 @@
 //! Sessions: repeated calls of one program, whose params are given once.
 
 mod calls;
+mod staging;
 mod tensor;
 
 use std::collections::HashMap;
@@ -12,9 +13,13 @@ use fourfold_scheduler::Partition;
 
 pub use tensor::{DeviceTensor, SessionInput};
 
+use self::staging::{Slots, Staging};
 use super::record::describe;
 use super::residents::Residents;
-use super::{Machine, NO_DEVICE, Preparation, PreparedProgram, Refused, RunError, SegmentKernel, SegmentRun};
+use super::{
+    DEVICE_ERROR, Machine, NO_DEVICE, Preparation, PreparedProgram, Refused, RunError, SegmentKernel,
+    SegmentRun,
+};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 
 /// The maximum number of prepared programs, one for each combination of extents, that a session keeps.
@@ -25,8 +30,11 @@ const MAX_SHAPES: usize = 8;
 /// Params are given once. They are uploaded once, and so are the values that depend on params and constants only, which
 /// the fallback computes. If all other segments run on the device, then a call launches a [`PreparedProgram`], which is
 /// kept with its memory for the last 8 combinations of extents. After the first call with some extents, a call allocates
-/// no device memory, loads no kernel and uploads no param. Otherwise a call runs segment by segment, as
-/// [`run`](super::run) does.
+/// no device memory, loads no kernel, uploads no param, and waits for the device once. Otherwise a call runs segment by
+/// segment, as [`run`](super::run) does.
+///
+/// A call copies host tensors of up to 1 MiB through page-locked memory: at most 32 MiB, which the session keeps. Tensors
+/// on the device are not copied.
 ///
 /// A session has a stream of its own, and may be moved to another thread. Several sessions, of one program or of
 /// several, may be called at the same time on threads of their own. They share the device and the loaded kernels, but
@@ -44,6 +52,9 @@ pub struct Session<'a> {
     shapes: Vec<Shape>,
     /// The memory of the last call that ran segment by segment, and its extents.
     spare: (SymbolValues, Vec<Buffer>),
+    staging: Staging,
+    /// By output: the first position at which the program returns its value.
+    first_outputs: Vec<usize>,
 }
 
 /// The device, its kernels, and the session's stream.
@@ -70,7 +81,8 @@ struct Shape {
 /// A prepared program and the memory of inputs and outputs whose tensors are on the host.
 struct Ready {
     prepared: PreparedProgram,
-    own: HashMap<Value, Buffer>,
+    inputs: Slots,
+    outputs: Slots,
 }
 
 /// The result of a call.
@@ -166,9 +178,20 @@ impl<'a> Session<'a> {
             residents.upload(partition, &place.machine())?;
         }
         let inputs = module.inputs.iter().copied().filter(|value| !module.is_param(*value)).collect();
-        let spare = (SymbolValues::default(), Vec::new());
-        let (given, shapes) = (Vec::new(), Vec::new());
-        Ok(Session { program, partition, place, residents, inputs, given, shapes, spare })
+        let mut firsts = HashMap::new();
+        let first = |(position, value)| *firsts.entry(value).or_insert(position);
+        Ok(Session {
+            program,
+            partition,
+            place,
+            residents,
+            inputs,
+            given: Vec::new(),
+            shapes: Vec::new(),
+            spare: (SymbolValues::default(), Vec::new()),
+            staging: Staging::default(),
+            first_outputs: module.outputs.iter().enumerate().map(first).collect(),
+        })
     }
 
     /// Sets the extents of symbols that no input's shape determines, such as those of a product `B*S`.
@@ -212,9 +235,18 @@ impl<'a> Session<'a> {
     ) -> Result<SessionRun, SessionError> {
         let symbols = self.bind(inputs)?;
         self.check_outputs(&symbols, outputs)?;
-        match self.launch(&symbols, inputs, outputs)? {
-            Ok(outputs) => Ok(SessionRun { outputs, refused: None, segments: Vec::new() }),
-            Err(refused) => self.run_segments(&symbols, inputs, outputs, refused),
+        match self.launch(&symbols, inputs, outputs) {
+            Ok(Ok(outputs)) => Ok(SessionRun { outputs, refused: None, segments: Vec::new() }),
+            Ok(Err(refused)) => self.run_segments(&symbols, inputs, outputs, refused),
+            Err(SessionError::Run(error)) if error.is_bad_index() => {
+                // The fallback finds the same index, and its error names the axis too.
+                let refused = Refused::new(DEVICE_ERROR, None, error.to_string());
+                match self.run_segments(&symbols, inputs, outputs, refused) {
+                    Err(SessionError::Run(named @ RunError::Op { .. })) => Err(named.into()),
+                    _ => Err(error.into()),
+                }
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -13,7 +13,7 @@ typedef struct { int64_t values[16]; uint32_t count; } fourfold_extents;
 typedef struct { const void *operands[32]; uint32_t operand_count; const float *scalars[8]; uint32_t scalar_count; void *outputs[8]; uint32_t output_count; } fourfold_addresses;
 typedef struct { uint64_t workspace, operands[32], outputs[8]; } fourfold_requirements;
 typedef struct { fourfold_extents extents; fourfold_addresses addresses; void *workspace; size_t workspace_size; } call;
-typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const void *, size_t); } stream;
+typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const void *, size_t); void (*load)(void); } stream;
 
 #ifndef WORKSPACE
 #define WORKSPACE 100
@@ -215,7 +215,8 @@ static int32_t check_addresses(const fourfold_addresses *addresses, char *messag
 int32_t fourfold_prepare(const fourfold_device *device, const fourfold_extents *extents, const fourfold_addresses *addresses,
                          void *workspace, size_t workspace_size, void *stream, void **prepared, char *message,
                          size_t size) {
-    (void)device, (void)stream;
+    (void)device;
+    if (stream) ((struct stream *)stream)->load();
 #ifdef CLEAR
     call cleared = {.workspace = workspace, .workspace_size = workspace_size};
     ((struct stream *)stream)->enqueue(stream, clear, &cleared, sizeof cleared);

@@ -23,17 +23,19 @@ typedef int (*work)(void *);
 // A kernel has one parameter, its argument.
 struct op { work run; size_t size; unsigned cluster; struct op *next; void *parameters[1]; _Alignas(16) char argument[]; };
 struct queue { struct op *first, **last; };
-// Stand-in kernels call the first member of the stream that they receive.
-struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); int capturing; struct queue work, recorded; void *context; };
+// Stand-in kernels call the first members of the stream that they receive: `load` when they are prepared, since a kernel
+// is loaded onto the device then.
+struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); void (*load)(void); int capturing; struct queue work, recorded; void *context; };
 struct event { double time; };
 struct memory { uint64_t address; size_t size; };
 
-enum { LIMIT, FAULT, RESET, CURRENT, L2, CLUSTER, SETTINGS };
-static uint64_t settings[SETTINGS] = {[LIMIT] = UINT64_MAX, [L2] = 1 << 20, [CLUSTER] = 2};
-enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, STRAYS, COUNTERS };
+enum { LIMIT, FAULT, RESET, CURRENT, L2, CLUSTER, PINNED_LIMIT, SETTINGS };
+static uint64_t settings[SETTINGS] = {[LIMIT] = UINT64_MAX, [L2] = 1 << 20, [CLUSTER] = 2, [PINNED_LIMIT] = UINT64_MAX};
+enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, STRAYS, PINNED, PINNED_ALLOCATIONS, PAGEABLE,
+       COPIES, LOADS, COUNTERS };
 static uint64_t counters[COUNTERS];
 
-static struct memory memories[4096];
+static struct memory memories[4096], pinned[64];
 static struct stream *streams[256], default_stream;
 static int lost, contexts[DEVICES];
 static double now;
@@ -57,7 +59,11 @@ EXPORT void stand_in_set(int which, uint64_t value) {
         if (memories[i].size) free((void *)(uintptr_t)memories[i].address);
         memories[i].size = 0;
     }
-    counters[MEMORIES] = counters[BYTES] = 0;
+    for (int i = 0; i < 64; i++) {
+        if (pinned[i].size) free((void *)(uintptr_t)pinned[i].address);
+        pinned[i].size = 0;
+    }
+    counters[MEMORIES] = counters[BYTES] = counters[PINNED] = 0;
 }
 EXPORT uint64_t stand_in_get(int which) { LOCK; return which == DEPTH ? (uint64_t)depth : counters[which]; }
 
@@ -87,6 +93,7 @@ static void enqueue_kernel(struct stream *stream, work run, const void *argument
     counters[LAUNCHES]++, counters[STRAYS] += strays(stream);
     enqueue(stream, run, argument, size);
 }
+static void load(void) { LOCK; counters[LOADS]++; }
 static int drain(struct stream *stream) {
     for (struct op *op = stream->work.first; op && !lost; op = op->next) {
         now += 0.5;
@@ -170,6 +177,43 @@ EXPORT int cuMemFree_v2(uint64_t address) {
     return INVALID_VALUE;
 }
 
+// Page-locked host memory.
+EXPORT int cuMemHostAlloc(void **memory, size_t size, unsigned flags) {
+    READY;
+    if (!size || flags) return INVALID_VALUE;
+    uint64_t used = 0;
+    for (int i = 0; i < 64; i++) used += pinned[i].size;
+    if (used + size > settings[PINNED_LIMIT]) return OUT_OF_MEMORY;
+    for (int i = 0; i < 64; i++) {
+        if (pinned[i].size) continue;
+        *memory = malloc(size);
+        memset(*memory, 0x7F, size);
+        pinned[i] = (struct memory){(uint64_t)(uintptr_t)*memory, size};
+        counters[PINNED]++, counters[PINNED_ALLOCATIONS]++;
+        return 0;
+    }
+    return OUT_OF_MEMORY;
+}
+EXPORT int cuMemFreeHost(void *memory) {
+    READY;
+    for (int i = 0; i < 64; i++) {
+        if (!pinned[i].size || pinned[i].address != (uint64_t)(uintptr_t)memory) continue;
+        // Work that still uses it would fail.
+        memset(memory, 0x7F, pinned[i].size);
+        free(memory);
+        pinned[i].size = 0, counters[PINNED]--;
+        return 0;
+    }
+    return INVALID_VALUE;
+}
+static void count_copy(const void *host, size_t size) {
+    uint64_t address = (uint64_t)(uintptr_t)host;
+    int locked = 0;
+    for (int i = 0; i < 64; i++)
+        locked |= pinned[i].size && pinned[i].address <= address && address + size <= pinned[i].address + pinned[i].size;
+    counters[COPIES]++, counters[PAGEABLE] += !locked;
+}
+
 struct copy { void *to; const void *from; size_t size; int byte; };
 static int run_copy(void *argument) {
     struct copy *copy = argument;
@@ -185,13 +229,13 @@ static int put(struct stream *stream, uint64_t to, uint64_t from, size_t size, i
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, struct stream *stream) {
     MINE(stream);
     if (!within(to, size)) return INVALID_VALUE;
-    counters[UP] += size;
+    counters[UP] += size, count_copy(from, size);
     return put(stream, to, (uint64_t)(uintptr_t)from, size, 0);
 }
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, struct stream *stream) {
     MINE(stream);
     if (!within(from, size)) return INVALID_VALUE;
-    counters[DOWN] += size;
+    counters[DOWN] += size, count_copy(to, size);
     return put(stream, (uint64_t)(uintptr_t)to, from, size, 0);
 }
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, struct stream *stream) {
@@ -209,7 +253,7 @@ EXPORT int cuStreamCreate(struct stream **stream, unsigned flags) {
     for (int i = 0; i < 256; i++) {
         if (streams[i]) continue;
         *stream = streams[i] = calloc(1, sizeof **stream);
-        (*stream)->enqueue = enqueue_kernel, (*stream)->context = stack[depth - 1];
+        (*stream)->enqueue = enqueue_kernel, (*stream)->load = load, (*stream)->context = stack[depth - 1];
         counters[STREAMS]++;
         return 0;
     }

@@ -1,4 +1,4 @@
-//! Profiles of one kernel with NVIDIA's tools `ncu` and `compute-sanitizer`.
+//! Profiles of one launch with NVIDIA's tools `ncu` and `compute-sanitizer`.
 //!
 //! This module starts no process:
 //! - [`ncu`] and [`sanitizer`] build a tool's arguments and interpret its output;
@@ -15,58 +15,114 @@ pub mod raw;
 mod report;
 pub mod sanitizer;
 
-pub use report::{Launched, PlainRun, Report, ToolUse, Traffic};
+pub use report::{LIBRARY_CALL, Launched, PlainRun, Report, ToolUse, Traffic};
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// The profiled kernel among all kernels that a run launches.
+/// The profiled launch among all launches of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// Prefixes of the run's mangled (Itanium ABI) kernel names. Those of the segment come first.
+    /// Prefixes of the mangled (Itanium ABI) names of the run's generated kernels. Those of the segment come first.
     names: Vec<String>,
-    /// Number of prefixes of the segment.
-    own: usize,
-    /// Number of kernels launched before it.
+    /// Number of prefixes of the segment; `None` if the segment is a call of the vendor's library.
+    own: Option<usize>,
+    /// Number of generated kernels launched before it.
     before: usize,
+    /// Number of library calls before it. Each launches an unknown number of kernels.
+    calls: usize,
 }
 
 /// The name prefix of every Fourfold kernel, used if a library states no names.
 const ANY_KERNEL: &str = "_ZN8fourfold6kernel";
 
 impl Selection {
-    /// Selects the kernel of a segment.
+    /// Selects the generated kernel of a segment.
     ///
     /// - `own`: kernel names stated by the segment's library, separated by spaces;
     /// - `others`: names stated by the other libraries of the run;
-    /// - `before`: number of kernels launched before it.
+    /// - `before`: number of generated kernels launched before it.
     ///
     /// Ignores words that are not C++ identifiers.
     pub fn new<'a>(own: &str, others: impl IntoIterator<Item = &'a str>, before: usize) -> Selection {
         let mut names = words(own);
         let count = names.len();
-        for name in others.into_iter().flat_map(words) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        Selection { names, own: count, before }
+        add(&mut names, others);
+        Selection { names, own: Some(count), before, calls: 0 }
     }
 
-    /// The number of kernels launched before it.
+    /// Selects the first kernel of a library call, after `before` generated kernels and `calls` other library calls.
+    /// `generated` are the names stated by the libraries of the run's generated kernels.
+    pub fn library_call<'a>(
+        generated: impl IntoIterator<Item = &'a str>,
+        before: usize,
+        calls: usize,
+    ) -> Selection {
+        let mut names = vec![ANY_KERNEL.to_owned()];
+        add(&mut names, generated);
+        Selection { names, own: None, before, calls }
+    }
+
+    /// Adds the number of library calls before the segment.
+    #[must_use]
+    pub fn after_library_calls(self, calls: usize) -> Selection {
+        Selection { calls, ..self }
+    }
+
+    /// The number of generated kernels launched before it.
     pub fn before(&self) -> usize {
         self.before
     }
 
-    /// Returns true if a mangled name is that of a kernel of the segment.
-    pub fn holds(&self, name: &str) -> bool {
-        self.names[..self.own].iter().any(|own| name.starts_with(own.as_str()))
+    /// The number of all kernels launched before it; `None` if library calls precede it.
+    pub fn before_of_all(&self) -> Option<usize> {
+        (self.calls == 0).then_some(self.before)
     }
 
-    /// The ncu filter that matches exactly the kernels of the run.
-    fn expression(&self) -> String {
-        format!("regex:^({})", self.names.join("|"))
+    /// Checks that ncu can select the launch.
+    ///
+    /// # Errors
+    /// For a library call after another one: neither a name nor a position identifies its kernel.
+    pub fn measurable(&self) -> Result<(), Trouble> {
+        if self.own.is_some() || self.calls == 0 {
+            return Ok(());
+        }
+        let calls = if self.calls == 1 { "1 call".to_owned() } else { format!("{} calls", self.calls) };
+        Err(Trouble::new(
+            "ncu",
+            "unknown_launch",
+            format!(
+                "the segment is a call of cuBLASLt after {calls} of it, each of which launches an unknown number of \
+                 kernels"
+            ),
+            "profile the first plain mma of a program, or a program with this mma alone",
+        ))
+    }
+
+    /// Returns true if a mangled name is that of a kernel of the segment. Every kernel that is not generated may be
+    /// that of a library call.
+    pub fn holds(&self, name: &str) -> bool {
+        let begins = |names: &[String]| names.iter().any(|own| name.starts_with(own.as_str()));
+        match self.own {
+            Some(own) => begins(&self.names[..own]),
+            None => !begins(&self.names),
+        }
+    }
+
+    /// The ncu filter that matches exactly the generated kernels of the run; `None` for a library call, whose kernel
+    /// has an unknown name.
+    fn expression(&self) -> Option<String> {
+        self.own.map(|_| format!("regex:^({})", self.names.join("|")))
+    }
+}
+
+/// Adds the names that are not there yet.
+fn add<'a>(names: &mut Vec<String>, more: impl IntoIterator<Item = &'a str>) {
+    for name in more.into_iter().flat_map(words) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
     }
 }
 

@@ -52,7 +52,9 @@ impl Collect<'_> {
         }
         // CUTLASS kernels share a function name; only mangled names identify Fourfold's.
         option("--kernel-name-base", "mangled");
-        option("--kernel-name", &self.selection.expression());
+        if let Some(names) = self.selection.expression() {
+            option("--kernel-name", &names);
+        }
         option("--launch-skip", &self.selection.before().to_string());
         option("--launch-count", "1");
         option("--apply-rules", "no");

@@ -9,6 +9,9 @@ use super::metrics::{Chip, DRAM_READ, DRAM_WRITTEN, Unit};
 use super::ncu::{Counters, Measured};
 use super::sanitizer::Finding;
 
+/// The library call of a plain `mma`.
+pub const LIBRARY_CALL: &str = "cublasLtMatmul";
+
 /// A profile. Its JSON keys are a stable interface: keys may be added, never changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -26,6 +29,8 @@ pub struct Report {
     pub segment: usize,
     /// The segment's kernel.
     pub kernel: String,
+    /// [`LIBRARY_CALL`] if the segment has no generated kernel, but calls the vendor's library; else null.
+    pub library: Option<&'static str>,
     /// The first run, without any tool; null if there was none.
     pub plain: Option<PlainRun>,
     /// Minimal and measured DRAM traffic.
@@ -133,7 +138,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = self.device.as_deref().unwrap_or("no device");
         writeln!(f, "{} for {}, {device}", self.file, self.target)?;
-        writeln!(f, "segment {}: {}", self.segment, self.kernel)?;
+        write!(f, "segment {}: {}", self.segment, self.kernel)?;
+        match self.library {
+            Some(call) => writeln!(f, ", a call of {call}, whose first kernel is examined")?,
+            None => writeln!(f)?,
+        }
         match &self.plain {
             None => {}
             Some(PlainRun { ok: Some(true), .. }) => writeln!(f, "run without tools: results as expected")?,

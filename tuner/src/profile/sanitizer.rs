@@ -50,8 +50,10 @@ impl Check {
             option("--report-api-errors", "no");
         }
         // initcheck must watch all launches, or memory written by other kernels would seem uninitialized.
-        if self != Check::Initcheck {
-            option("--launch-skip", &selection.before().to_string());
+        if self != Check::Initcheck
+            && let Some(before) = selection.before_of_all()
+        {
+            option("--launch-skip", &before.to_string());
             option("--launch-count", "1");
         }
         arguments
@@ -82,6 +84,15 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Sets the watched launches to `all` if the tool could not count those before the segment.
+    #[must_use]
+    pub fn watching(self, selection: &Selection) -> Finding {
+        match selection.before_of_all() {
+            Some(_) => self,
+            None => Finding { watched: "all", ..self },
+        }
+    }
+
     /// Returns true if the tool completed without errors.
     pub fn ok(&self) -> bool {
         self.finished && self.errors == Some(0)

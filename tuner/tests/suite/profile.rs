@@ -495,6 +495,7 @@ fn report() -> Report {
         chip: Some(Chip::Gh100),
         segment: 2,
         kernel: "nvfp4_scaled_mm+add>f32".to_owned(),
+        library: None,
         plain: Some(PlainRun {
             ok: Some(true),
             error: None,
@@ -598,4 +599,43 @@ fn people_read_a_table() {
             help: give it more time
     "#]];
     expected.assert_eq(&report.to_string());
+}
+
+#[test]
+fn a_library_call_is_found_by_its_position() {
+    let collect = |selection: &Selection| {
+        let collect = Collect {
+            chip: Chip::Gh100,
+            selection,
+            set: Set::Curated,
+            report: Path::new("report"),
+            refused: &[],
+            has_boost_option: false,
+        };
+        collect.arguments().iter().map(|it| it.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    };
+    let checks = |check: Check, selection: &Selection| {
+        let words = check.arguments(selection);
+        words.iter().map(|it| it.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    };
+    let first = Selection::library_call([ENTRY, "_ZN3rowE"], 2, 0);
+    assert_eq!((first.measurable(), first.before_of_all()), (Ok(()), Some(2)));
+    let text = collect(&first);
+    assert!(text.contains("--launch-skip 2 --launch-count 1") && !text.contains("--kernel-name "), "{text}");
+    assert!(first.holds("nvjet_sm90_hss_64x64"));
+    assert!(!first.holds("_ZN3rowEPKv") && !first.holds("_ZN8fourfold6kernelEv") && !first.holds(ENTRY));
+    // Another call may have launched any number of kernels.
+    let second = Selection::library_call([ENTRY], 2, 1);
+    let trouble = second.measurable().unwrap_err();
+    assert_eq!((trouble.code, second.before_of_all()), ("unknown_launch", None));
+    assert!(trouble.message.contains("after 1 call of it"), "{trouble}");
+    assert!(!checks(Check::Memcheck, &second).contains("--launch-skip"));
+    let found = check(Check::Memcheck, "========= ERROR SUMMARY: 0 errors\n", Some(0)).0;
+    assert_eq!((found.clone().watching(&first).watched, found.watching(&second).watched), ("segment", "all"));
+    // A generated kernel is found by its name all the same, and other calls do not count.
+    let kernel = Selection::new(ENTRY, [ENTRY], 3).after_library_calls(2);
+    assert_eq!((kernel.measurable(), kernel.before(), kernel.before_of_all()), (Ok(()), 3, None));
+    assert!(collect(&kernel).contains("--launch-skip 3 --launch-count 1"));
+    assert!(!checks(Check::Racecheck, &kernel).contains("--launch-skip"));
+    assert!(checks(Check::Racecheck, &selection()).contains("--launch-skip 3 --launch-count 1"));
 }

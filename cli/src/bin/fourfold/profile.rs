@@ -1,4 +1,6 @@
-//! `fourfold profile`: runs the profiler and the sanitizer of the CUDA toolkit on the kernel of one segment.
+//! `fourfold profile`: runs the profiler and the sanitizer of the CUDA toolkit on the launch of one segment.
+
+mod subject;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,35 +9,40 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fourfold::kernels::compile_kernels;
-use fourfold::{Backend, CompileOptions, Fault, Options, Planned};
-use fourfold_cli::replay::{Loaded, ReplayOptions, load, plan, replay};
-use fourfold_cli::{Error, Report as Replayed, kernel_name};
+use fourfold::{CompileOptions, Fault, Options};
+use fourfold_cli::replay::{ReplayOptions, load, replay};
+use fourfold_cli::{Error, Report as Replayed};
 use fourfold_executor::device::Gpu;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::toolchain::ToolchainOptions;
 use fourfold_executor::{
     ProfileFolder, Profiler, ProfilerTool, ToolRun, chain, find_profiler, is_standard_stream, this_program,
 };
-use fourfold_ir::{SymbolValues, Tensor, Value, bind};
 use fourfold_tuner::profile::metrics::Chip;
 use fourfold_tuner::profile::ncu::{self, BOOST_OPTION, Collect, Counters, Set};
 use fourfold_tuner::profile::sanitizer::{self, Check, Finding};
 use fourfold_tuner::profile::{
-    Launched, PlainRun, Release, Report, Selection, ToolUse, Traffic, Trouble, check_release,
+    LIBRARY_CALL, PlainRun, Release, Report, Selection, ToolUse, Traffic, Trouble, check_release,
 };
 
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::toolchain::Tools;
+use subject::Subject;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  fourfold profile fixtures/minilm_ffn.fir --segment 2\n  \
+    fourfold profile fixtures/llama_block.fir --segment 0\n  \
     fourfold profile fixtures/minilm_ffn.fir --tool ncu --tool memcheck --tool racecheck --json\n  \
     fourfold profile fixtures/minilm_ffn.fir --set full --keep profile\n\n\
     Builds the kernels and runs the program once without a tool, to list its launches and check its results. Then runs \
     `fourfold replay` under each tool, with the kernels from the cache. ncu measures the launch of the segment with \
     unlocked clocks and cold caches, so compare its durations only with each other. initcheck checks every launch; \
     the other sanitizer tools check only the launch of the segment. A missing counter is null, with the reason.\n\n\
+    N may be any segment that launches a kernel: a `kernel` segment, a row kernel, a move, or a plain mma. The latter is \
+    a call of cuBLASLt, which may launch several kernels. ncu measures the first, if no other call precedes it, and the \
+    sanitizer checks every launch after a call. Views and fallback segments launch nothing.\n\n\
+    A timeline of the whole program is out of scope: use nsys, such as `nsys profile fourfold replay FILE`.\n\n\
     ncu and compute-sanitizer come with the CUDA toolkit. Unavailable data is reported with a remedy; everything else \
     still runs.\n\n\
     Exit codes: 0 complete, 1 a result is wrong or a tool found errors, 2 bad input, 3 this machine lacks something (a \
@@ -43,7 +50,8 @@ use crate::toolchain::Tools;
 pub struct Arguments {
     /// The program, a .fir file
     file: PathBuf,
-    /// Examine the kernel of segment N, as `explain` numbers them [default: the first kernel]
+    /// Examine the launch of segment N, as `explain` numbers them [default: the first kernel, else the first segment
+    /// with a generated kernel]
     #[arg(long, value_name = "N")]
     segment: Option<usize>,
     /// Run TOOL; may be given several times
@@ -129,7 +137,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             "every tool reads the program again, so it must be a file; write `./-` for a file named `-`";
         return crate::misused(message, arguments.json);
     }
-    let planned = load(&arguments.file).and_then(|loaded| Plan::new(loaded, &place, arguments.segment));
+    let planned = load(&arguments.file).and_then(|loaded| Subject::new(loaded, &place, arguments.segment));
     let plan = match planned {
         Ok(Ok(plan)) => plan,
         Ok(Err(message)) => return crate::misused(&message, arguments.json),
@@ -141,70 +149,6 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
     crate::leave(report.exit_code(), crate::print(&text))
-}
-
-/// The program and the segment to examine.
-struct Plan {
-    backend: Backend,
-    planned: Planned,
-    segment: usize,
-    kernel: String,
-}
-
-impl Plan {
-    /// Plans a program and selects the segment, or returns the reason why none fits.
-    fn new(loaded: Loaded, place: &Options, wanted: Option<usize>) -> Result<Result<Plan, String>, Error> {
-        let backend = Backend::new(place)?;
-        let planned = plan(&backend, &loaded)?;
-        let kernels: Vec<(usize, String)> =
-            planned.partition().kernels().map(|(segment, plan)| (segment, kernel_name(plan))).collect();
-        let found = match wanted {
-            Some(wanted) => kernels.iter().find(|(segment, _)| *segment == wanted),
-            None => kernels.first(),
-        };
-        let Some((segment, kernel)) = found.cloned() else {
-            return Ok(Err(match wanted.filter(|_| !kernels.is_empty()) {
-                None => {
-                    "no op of the program becomes a kernel; `fourfold explain` lists the reasons".to_owned()
-                }
-                Some(wanted) => {
-                    let there: Vec<String> = kernels.iter().map(|(segment, _)| segment.to_string()).collect();
-                    format!("segment {wanted} is not a kernel; the kernels are segments {}", there.join(", "))
-                }
-            }));
-        };
-        Ok(Ok(Plan { backend, planned, segment, kernel }))
-    }
-
-    fn launched(&self, segments: impl Iterator<Item = usize>) -> Vec<Launched> {
-        let kernels = &self.planned.partition().segments;
-        let named = |segment: usize| {
-            let kernel = kernels[segment].kernel().map(kernel_name)?;
-            Some(Launched { segment, kernel })
-        };
-        segments.filter_map(named).collect()
-    }
-
-    /// Returns the bytes that the kernel reads and those it writes; `None` if an extent is unknown.
-    fn counted(&self, replayed: Option<&Replayed>) -> (Option<u64>, Option<u64>) {
-        let module = self.planned.program().module();
-        let mut symbols = SymbolValues::default();
-        for (symbol, name) in module.symbols.iter() {
-            if let Some(extent) = replayed.and_then(|replayed| replayed.symbols.get(name)) {
-                symbols.set(symbol, *extent);
-            }
-        }
-        let bytes = |values: &[Value]| {
-            values.iter().try_fold(0u64, |sum, value| {
-                let ty = module.ty(*value);
-                let dims = bind::concrete_dims(ty, &symbols)?;
-                sum.checked_add(Tensor::byte_len(ty.element, &dims, ty.layout).ok()? as u64)
-            })
-        };
-        let segment = &self.planned.partition().segments[self.segment];
-        let written: Option<Vec<Value>> = segment.kernel().map(|plan| plan.written().collect());
-        (bytes(&segment.inputs), written.and_then(|written| bytes(&written)))
-    }
 }
 
 /// A profile in progress: its tools, their runs and their troubles.
@@ -219,7 +163,7 @@ struct Session<'a> {
     troubles: Vec<Trouble>,
 }
 
-fn profile(arguments: &Arguments, place: &Options, plan: &Plan) -> Result<Report, Error> {
+fn profile(arguments: &Arguments, place: &Options, plan: &Subject) -> Result<Report, Error> {
     let mut report = Report {
         ok: false,
         file: arguments.file.display().to_string(),
@@ -228,6 +172,7 @@ fn profile(arguments: &Arguments, place: &Options, plan: &Plan) -> Result<Report
         chip: plan.backend.gpu().and_then(|gpu| Chip::of(gpu.capability)),
         segment: plan.segment,
         kernel: plan.kernel.clone(),
+        library: plan.is_library_call().then_some(LIBRARY_CALL),
         plain: None,
         traffic: Traffic::default(),
         counters: None,
@@ -293,9 +238,7 @@ fn profile(arguments: &Arguments, place: &Options, plan: &Plan) -> Result<Report
             return Ok(report);
         }
     };
-    let before = plain.launched.iter().filter(|launched| launched.segment < plan.segment).count();
-    let own = entries.iter().find(|(segment, _)| *segment == plan.segment).map_or("", |(_, entry)| entry);
-    let selection = Selection::new(own, entries.iter().map(|(_, entry)| entry.as_str()), before);
+    let selection = plan.selection(&plain.launched, &entries);
     let mut session =
         Session { arguments, gpu, folder, child, selection, tools: Vec::new(), troubles: Vec::new() };
     for (tool, profiler, release) in &ready {
@@ -349,7 +292,7 @@ fn find(tool: Tool, arguments: &Arguments, gpu: &Gpu) -> Result<(Profiler, Optio
 
 /// Builds every kernel of the program, so that no compiler runs under a tool. Returns the names of the kernels in
 /// each library, by segment.
-fn build(plan: &Plan, options: &CompileOptions, quiet: bool) -> Result<Vec<(usize, String)>, Trouble> {
+fn build(plan: &Subject, options: &CompileOptions, quiet: bool) -> Result<Vec<(usize, String)>, Trouble> {
     let progress = Progress::new(quiet);
     let emulated = plan.backend.emulates();
     let (built, _) = compile_kernels(&plan.planned, emulated, options, &|event| progress.event(event));
@@ -376,7 +319,7 @@ fn build(plan: &Plan, options: &CompileOptions, quiet: bool) -> Result<Vec<(usiz
 
 /// Runs the program without any tool. A failing device is no error here: the sanitizer may explain it.
 fn run_plain(
-    plan: &Plan,
+    plan: &Subject,
     arguments: &Arguments,
     options: &ReplayOptions,
 ) -> Result<Result<(PlainRun, Option<Replayed>), Trouble>, Error> {
@@ -387,7 +330,7 @@ fn run_plain(
     let replayed = match replayed {
         Ok(replayed) => replayed,
         Err(error) if error.fault() == Fault::Device => {
-            let planned = plan.planned.partition().kernels().map(|(segment, _)| segment);
+            let planned = 0..plan.planned.partition().segments.len();
             let plain = PlainRun { ok: None, error: Some(error.message()), launched: plan.launched(planned) };
             return Ok(Ok((plain, None)));
         }
@@ -441,6 +384,10 @@ impl Session<'_> {
             SetChoice::Curated => Set::Curated,
             SetChoice::Full => Set::Full,
         };
+        if let Err(trouble) = self.selection.measurable() {
+            self.troubles.push(trouble);
+            return None;
+        }
         let has_boost_option = profiler.knows(BOOST_OPTION);
         let mut refused: Vec<String> = Vec::new();
         let selection = self.selection.clone();
@@ -492,6 +439,7 @@ impl Session<'_> {
         let run = self.run(check.name(), profiler, release, &command)?;
         let code = run.status.and_then(|status| status.code());
         let (finding, trouble) = sanitizer::read(check, &run.log, code, &run.ending());
+        let finding = finding.watching(&self.selection);
         self.troubles.extend(trouble);
         Some(finding)
     }

@@ -1,14 +1,13 @@
 //! The two ways in which a session runs a call: as one prepared program, or segment by segment.
 
-use std::collections::HashMap;
-
 use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Entity, SymbolValues, Tensor, Value};
 
+use super::staging::{Slots, Staging};
 use super::{
     DeviceTensor, MAX_SHAPES, Ready, Session, SessionError, SessionInput, SessionRun, Shape, without_device,
 };
-use crate::device::{Buffer, DeviceError, Stream};
+use crate::device::{DeviceError, Stream};
 use crate::run::call::bytes;
 use crate::run::runner::Runner;
 use crate::run::values::Values;
@@ -35,10 +34,12 @@ impl Session<'_> {
             },
         };
         let mut shape = self.shapes.remove(position);
+        let mut staging = std::mem::take(&mut self.staging);
         let launched = match &mut shape.state {
-            Ok(ready) => self.launch_ready(symbols, ready, inputs, outputs),
+            Ok(ready) => self.launch_ready(symbols, ready, &mut staging, inputs, outputs),
             Err(refused) => Ok(Err(refused.clone())),
         };
+        self.staging = staging;
         self.shapes.push(shape);
         launched
     }
@@ -79,52 +80,60 @@ impl Session<'_> {
     ) -> Result<Ready, Refused> {
         let place = self.place.as_ref().ok_or_else(without_device)?;
         let machine = place.machine();
-        let mut own = HashMap::new();
         let preparation =
             Preparation::beside(self.program, self.partition, symbols, &machine, &self.residents)?;
+        let (mut of_inputs, mut of_outputs) = self.slots(symbols);
         let addresses = self
-            .addresses(symbols, inputs, outputs, &mut own)
+            .addresses(inputs, outputs, &mut of_inputs, &mut of_outputs)
             .map_err(|error| Refused::device(&error, None))?;
         // SAFETY: each address is that of our own buffer, or of memory that the caller lends to this call. Before a
         // later call, all addresses of lent memory are replaced.
         let prepared = unsafe { preparation.bind_all(addresses).build() }?;
-        Ok(Ready { prepared, own })
+        Ok(Ready { prepared, inputs: of_inputs, outputs: of_outputs })
     }
 
-    /// The addresses of inputs and computed outputs. Tensors on the host get memory in `own`.
+    /// The slots of inputs, and those of outputs. An output that is returned twice has the slot of its first position,
+    /// and one that no call computes has none.
+    fn slots(&self, symbols: &SymbolValues) -> (Slots, Slots) {
+        let size = |value: Value| {
+            usize::try_from(bytes(self.program, value, symbols).unwrap_or(u64::MAX)).unwrap_or(usize::MAX)
+        };
+        let inputs = self.inputs.iter().map(|value| size(*value)).collect();
+        let outputs = self.program.module().outputs.iter().zip(&self.first_outputs).enumerate();
+        let outputs =
+            outputs.map(
+                |(position, (value, first))| {
+                    if *first == position && self.is_computed(*value) { size(*value) } else { 0 }
+                },
+            );
+        (Slots::new(inputs), Slots::new(outputs.collect()))
+    }
+
+    /// The addresses of inputs and computed outputs. Tensors on the host have slots.
     fn addresses(
         &self,
-        symbols: &SymbolValues,
         inputs: &[SessionInput<'_>],
         outputs: Outputs<'_, '_>,
-        own: &mut HashMap<Value, Buffer>,
-    ) -> Result<HashMap<Value, u64>, DeviceError> {
-        let mut addresses = HashMap::new();
-        let mut own_address = |value: Value| -> Result<u64, DeviceError> {
-            if let Some(buffer) = own.get(&value) {
-                return Ok(buffer.address());
-            }
-            let Some(place) = &self.place else { return Ok(0) };
-            let size = bytes(self.program, value, symbols).unwrap_or(u64::MAX);
-            let buffer = place.device.alloc(usize::try_from(size).unwrap_or(usize::MAX))?;
-            let address = buffer.address();
-            own.insert(value, buffer);
-            Ok(address)
-        };
-        for (value, input) in self.inputs.iter().zip(inputs) {
+        of_inputs: &mut Slots,
+        of_outputs: &mut Slots,
+    ) -> Result<Vec<(Value, u64)>, DeviceError> {
+        let computed = &self.program.module().outputs;
+        let mut addresses = Vec::with_capacity(inputs.len() + computed.len());
+        let Some(place) = &self.place else { return Ok(addresses) };
+        for (position, (value, input)) in self.inputs.iter().zip(inputs).enumerate() {
             let address = match input {
-                SessionInput::Host(_) => own_address(*value)?,
+                SessionInput::Host(_) => of_inputs.address(place.device, position)?,
                 SessionInput::Device(tensor) => tensor.address(),
             };
-            addresses.insert(*value, address);
+            addresses.push((*value, address));
         }
-        for (position, value) in self.program.module().outputs.iter().enumerate() {
-            if self.is_computed(*value) {
+        for (position, value) in computed.iter().enumerate() {
+            if self.first_outputs[position] == position && self.is_computed(*value) {
                 let address = match outputs.get(position) {
                     Some(Some(tensor)) => tensor.address(),
-                    _ => own_address(*value)?,
+                    _ => of_outputs.address(place.device, position)?,
                 };
-                addresses.insert(*value, address);
+                addresses.push((*value, address));
             }
         }
         Ok(addresses)
@@ -149,49 +158,71 @@ impl Session<'_> {
         &self,
         symbols: &SymbolValues,
         ready: &mut Ready,
+        staging: &mut Staging,
         inputs: &[SessionInput<'_>],
         outputs: Outputs<'_, '_>,
     ) -> Result<Result<Vec<Option<Tensor>>, Refused>, SessionError> {
         let Some(place) = &self.place else { return Ok(Err(without_device())) };
-        let addresses = match self.addresses(symbols, inputs, outputs, &mut ready.own) {
+        let Ready { prepared, inputs: of_inputs, outputs: of_outputs } = ready;
+        let addresses = match self.addresses(inputs, outputs, of_inputs, of_outputs) {
             Ok(addresses) => addresses,
             Err(error) => return Ok(Err(Refused::device(&error, None))),
         };
-        if !ready.prepared.has_addresses(&addresses) {
+        if !prepared.has_addresses(&addresses) {
             // SAFETY: as in `ready`. Nothing is in flight: each call waits at its end.
-            if let Err(refused) = unsafe { ready.prepared.update_addresses(&addresses) } {
+            if let Err(refused) = unsafe { prepared.update_addresses(&addresses.into_iter().collect()) } {
                 return Ok(Err(refused));
             }
         }
         let module = self.program.module();
-        let mut results: Vec<Option<Tensor>> = Vec::with_capacity(module.outputs.len());
-        for (position, value) in module.outputs.iter().enumerate() {
-            let on_device = matches!(outputs.get(position), Some(Some(_)));
-            let tensor = (!on_device && self.is_computed(*value)).then(|| self.room(*value, symbols));
-            results.push(tensor.transpose()?);
-        }
         let stream = &place.stream;
+        let mut staged = staging.stage(place.device, of_inputs, of_outputs);
+        let mut results: Vec<Option<Tensor>> = vec![None; module.outputs.len()];
+        let is_returned = |position: &usize| {
+            !matches!(outputs.get(*position), Some(Some(_))) && self.is_computed(module.outputs[*position])
+        };
+        let returned = (0..module.outputs.len()).filter(is_returned);
+        let firsts = returned.clone().filter(|position| self.first_outputs[*position] == *position);
         // Waits before the tensors and addresses of this call are given back, even after an error.
         let flight = Landing(stream);
-        for (value, input) in self.inputs.iter().zip(inputs) {
-            if let SessionInput::Host(tensor) = input {
-                let address = addresses.get(value).copied().unwrap_or_default();
-                // SAFETY: the memory is ours and as large; the tensor is borrowed until `flight` has landed.
-                unsafe { stream.enqueue_upload(address, tensor.bytes()) }?;
-            }
-        }
+        let on_host = inputs.iter().enumerate().filter_map(|(position, input)| match input {
+            SessionInput::Host(tensor) => Some((position, tensor.bytes())),
+            SessionInput::Device(_) => None,
+        });
+        // SAFETY: `addresses` has provided the memory. The tensors are borrowed until `flight` has landed.
+        unsafe { staged.upload(stream, of_inputs, on_host) }?;
         // SAFETY: nothing is in flight, and all memory is valid until `flight` has landed.
-        unsafe { ready.prepared.launch(stream) }?;
-        for (value, result) in module.outputs.iter().zip(&mut results) {
-            if let Some(tensor) = result {
-                let address = addresses.get(value).copied().unwrap_or_default();
-                // SAFETY: as for the uploads; the result is not touched until `flight` has landed.
-                unsafe { stream.enqueue_download(address, tensor.bytes_mut()) }?;
-            }
+        unsafe { prepared.launch(stream) }?;
+        // SAFETY: as for the uploads.
+        unsafe { staged.download(stream, of_outputs, firsts.clone()) }?;
+        // The host clears the memory of results, which touches its pages, while the device works.
+        for position in returned.clone() {
+            results[position] = Some(self.room(module.outputs[position], symbols)?);
+        }
+        for position in firsts.filter(|position| !staged.holds(of_outputs, *position)) {
+            let Some(tensor) = &mut results[position] else { continue };
+            // SAFETY: as for the uploads; the result is not touched until `flight` has landed.
+            unsafe { staged.download_directly(stream, of_outputs, position, tensor.bytes_mut()) }?;
         }
         flight.land()?;
+        for position in returned {
+            let first = self.first_outputs[position];
+            let (before, from) = results.split_at_mut(position);
+            let Some(tensor) = &mut from[0] else { continue };
+            if let Some(bytes) = staged.downloaded(of_outputs, first) {
+                tensor.bytes_mut().copy_from_slice(bytes);
+            } else if let Some(Some(original)) = before.get(first) {
+                tensor.bytes_mut().copy_from_slice(original.bytes());
+            }
+        }
         // SAFETY: nothing is in flight.
-        unsafe { ready.prepared.fault() }?;
+        match unsafe { prepared.fault() }? {
+            None => {}
+            Some(RunError::Device { source: source @ DeviceError::Emulation { .. }, .. }) => {
+                return Err(source.into());
+            }
+            Some(error) => return Err(error.into()),
+        }
         self.give_others(symbols, inputs, outputs, &mut results)?;
         Ok(Ok(results))
     }

@@ -8,12 +8,15 @@ use std::sync::LazyLock;
 use fourfold_executor::blas::{Blas, BlasError, Matmul, MatmulProblem, WORKSPACE_LIMIT};
 use fourfold_executor::device::{Buffer, Device, DeviceError, Stream};
 use fourfold_executor::environment::Environment;
+use fourfold_executor::{Ran, RunOptions};
 use fourfold_ir::bind::bind;
 use fourfold_ir::{Builder, Dim, ElementType, Tensor, TensorType, interpret, verify};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use tempfile::TempDir;
 
+use super::fixture::Fixture;
 use super::stand_in::{Counter, StandIn, compile};
+use super::tier::tier;
 
 use ElementType::{BF16, F16, F32};
 
@@ -235,6 +238,50 @@ fn an_algorithm_is_chosen_by_the_alignment_of_the_addresses() {
     let reference = Reference::of(&mixed, 3);
     assert_eq!(run(&setup, &matmul, &reference, 0), Ok(reference.d.clone()));
     assert_eq!(seen(Seen::Alignment), 2);
+}
+
+/// `%q` has the same extents and types as `%p`.
+const TWO: &str = "fir 1
+func @two(%x: tensor<[M, 6], f32>, %v: tensor<[5, 6], f32>, %w: tensor<[5, 6], f32>) {
+  %p = mma %x, %v : tensor<[M, 5], f32>
+  %q = mma %x, %w : tensor<[M, 5], f32>
+  return %p, %q
+}
+";
+
+#[test]
+fn a_run_searches_only_for_new_problems() {
+    let setup = Setup::new();
+    let blas = setup.blas();
+    let run = |m: u64| {
+        let fixture = tier(TWO, &[("M", m)]).with_library(Ok(blas.clone()));
+        let searches = seen(Seen::Searches);
+        let run = fixture.run(Some(&setup.device), &RunOptions::default()).unwrap();
+        for name in ["p", "q"] {
+            assert_eq!(run.value(fixture.value(name)), Some(&fixture.expected(name)), "%{name}");
+        }
+        seen(Seen::Searches) - searches
+    };
+    // One search for each alignment.
+    assert_eq!([run(7), run(7), run(8), run(7), run(8)], [2, 0, 2, 0, 0]);
+    // What failed is tried again.
+    set(Setting::NoAlgorithm, 1);
+    let fixture = tier(TWO, &[("M", 9)]).with_library(Ok(blas.clone()));
+    let ran = |fixture: &Fixture| {
+        let run = fixture.run(Some(&setup.device), &RunOptions::default()).unwrap();
+        run.segments.iter().map(|segment| segment.ran).collect::<Vec<_>>()
+    };
+    assert_eq!(ran(&fixture), [Ran::Fallback; 2]);
+    set(Setting::NoAlgorithm, 0);
+    assert_eq!(ran(&fixture), [Ran::Kernel; 2]);
+    // The oldest problems are given up.
+    let objects = seen(Seen::Objects);
+    let mut searches = 0;
+    for m in 10..10 + 1024 {
+        searches += run(m);
+    }
+    assert_eq!((searches, seen(Seen::Objects) / 4), (2 * 1024, 1024), "{objects}");
+    assert_eq!([run(1033), run(7)], [0, 2]);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use fourfold_executor::device::{Buffer, Device, DeviceError};
 use fourfold_executor::{
-    DeviceTensor, Machine, MemoryContent, Ran, Session, SessionError, SessionInput, SessionRun,
+    DeviceTensor, Machine, MemoryContent, Preparation, Ran, RunOptions, Session, SessionError, SessionInput,
+    SessionRun,
 };
 use fourfold_ir::{ElementType, Tensor};
 
@@ -64,6 +65,11 @@ fn params_are_uploaded_once_and_calls_allocate_nothing() {
     let setup = Setup::new();
     let fixture = tier(PROGRAM, &[("M", 70)]).with_library(Ok(setup.blas()));
     let before = counts(&setup._stand_in);
+    let more = || {
+        [Counter::Waits, Counter::Loads, Counter::PinnedAllocations, Counter::Pageable, Counter::Copies]
+            .map(|counter| setup._stand_in.count(counter))
+    };
+    let [_, no_loads, no_pinned, ..] = more();
     let mut session = fixture.session(&setup.device);
     // Products read `%wn` and `%r`. Only the dropped segments read `%w`.
     assert_eq!(since(&setup._stand_in, before), [2, 2 * 5 * 6 * 4, 0, 0]);
@@ -75,15 +81,85 @@ fn params_are_uploaded_once_and_calls_allocate_nothing() {
     fixture.check_outputs(&first);
     let (x_bytes, y_bytes) = (70 * 6 * 4, 70 * 5 * 4);
     let before = counts(&setup._stand_in);
-    let waits = setup._stand_in.count(Counter::Waits);
+    let [waits, loads, pinned, pageable, copies] = more();
     for _ in 0..5 {
         let run = session.run(&[SessionInput::Host(x)], &[]).unwrap();
         fixture.check_outputs(&run);
         assert!(run.segments.is_empty());
     }
-    // Each call has two products and one kernel.
+    // Each call has two products and one kernel, and copies through the page-locked memory of the first.
     assert_eq!(since(&setup._stand_in, before), [0, 5 * x_bytes, 5 * y_bytes, 15]);
-    assert_eq!(setup._stand_in.count(Counter::Waits) - waits, 5, "one wait for each call");
+    assert_eq!((loads, pinned), (no_loads + 1, no_pinned + 1), "the kernel is loaded once");
+    assert_eq!(more(), [waits + 5, loads, pinned, pageable, copies + 10], "one wait for each call");
+}
+
+/// Inputs and outputs that are small, large, and empty with M = 0.
+const SEVERAL: &str = "fir 1
+func @several(
+    %a: tensor<[M, 3], f32>, %b: tensor<[M, 5], f32>, %large: tensor<[M, 4096], f32>, %c: tensor<[M, 7], f32>
+) {
+  %ya = neg %a : tensor<[M, 3], f32>
+  %yb = neg %b : tensor<[M, 5], f32>
+  %yl = neg %large : tensor<[M, 4096], f32>
+  %yc = neg %c : tensor<[M, 7], f32>
+  return %ya, %yb, %yl, %yc
+}
+";
+
+#[test]
+fn small_tensors_share_a_copy_and_large_ones_are_copied_by_the_driver() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixtures: Vec<Fixture> = [70, 60, 0].map(|m| tier(SEVERAL, &[("M", m)])).into();
+    let inputs_of = |fixture: &Fixture| ["a", "b", "large", "c"].map(|name| fixture.tensors[name].clone());
+    let count = || [Counter::Copies, Counter::Pageable, Counter::Waits].map(|it| stand_in.count(it));
+    let allocated = || [Counter::Allocations, Counter::PinnedAllocations].map(|it| stand_in.count(it));
+    let mut session = fixtures[0].session(&device);
+    // 70 rows of `%large` have 1.09 MiB, which the driver copies each way. 60 rows are uploaded in four pieces.
+    for (fixture, copies, pageable) in [(&fixtures[0], 4, 2), (&fixtures[1], 5, 0), (&fixtures[2], 0, 0)] {
+        let tensors = inputs_of(fixture);
+        let inputs: Vec<SessionInput<'_>> = tensors.iter().map(SessionInput::from).collect();
+        for turn in 0..3 {
+            let (before, kept) = (count(), allocated());
+            let run = session.run(&inputs, &[]).unwrap();
+            assert_eq!(run.refused, None);
+            fixture.check_outputs(&run);
+            if turn > 0 {
+                assert_eq!(count(), [before[0] + copies, before[1] + pageable, before[2] + 1]);
+                assert_eq!(allocated(), kept);
+            }
+        }
+    }
+    assert_eq!(stand_in.count(Counter::Pinned), 1, "the session keeps the largest only");
+
+    // A tensor on the device separates its neighbors.
+    let (fixture, tensors) = (&fixtures[0], inputs_of(&fixtures[0]));
+    let [b, yb] = [tensors[1].bytes().len(); 2].map(|bytes| device.alloc(bytes).unwrap());
+    device.stream().upload(&b, 0, tensors[1].bytes()).unwrap();
+    let on_device = |buffer| DeviceTensor::new(&device, buffer, ElementType::F32, vec![70, 5], None).unwrap();
+    let mut inputs: Vec<SessionInput<'_>> = tensors.iter().map(SessionInput::from).collect();
+    inputs[1] = on_device(&b).into();
+    let outputs = [None, Some(on_device(&yb)), None, None];
+    for _ in 0..2 {
+        let before = count();
+        let mut run = session.run(&inputs, &outputs).unwrap();
+        assert_eq!(count(), [before[0] + 3 + 3, before[1] + 2, before[2] + 1]);
+        let mut found = Tensor::zeros(ElementType::F32, vec![70, 5], None).unwrap();
+        device.stream().download(&yb, 0, found.bytes_mut()).unwrap();
+        run.outputs[1] = Some(found);
+        fixture.check_outputs(&run);
+    }
+    drop(session);
+
+    // Without page-locked memory, the driver copies everything.
+    stand_in.limit_pinned(1 << 10);
+    let mut session = fixture.session(&device);
+    for _ in 0..2 {
+        let before = count();
+        fixture.check_outputs(&session.run(&inputs, &[]).unwrap());
+        assert_eq!(count()[1] - before[1], count()[0] - before[0]);
+    }
+    assert_eq!(stand_in.count(Counter::Pinned), 0);
 }
 
 #[test]
@@ -351,6 +427,74 @@ fn a_fault_of_the_emulation_is_an_error_of_the_call() {
             }
         }
     }
+}
+
+/// Two gathers, the second at indices that are always within its axis.
+const GATHERS: &str = "fir 1
+func @gathers(%x: tensor<[A, 6], f32>, %i: tensor<[M], i32>, %j: tensor<[M], i32>) {
+  %n = neg %x : tensor<[A, 6], f32>
+  %first = gather %n, %i {axis = 0} : tensor<[M, 6], f32>
+  %second = gather %n, %j {axis = 0} : tensor<[M, 6], f32>
+  %y = add %first, %second : tensor<[M, 6], f32>
+  return %y
+}
+";
+
+#[test]
+fn a_bad_index_is_an_error_that_names_the_op() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let mut fixture = tier(GATHERS, &[("A", 5), ("M", 4)]);
+    let good = Tensor::from_f64(ElementType::I32, vec![4], None, &[4.0, 0.0, 2.0, 2.0]).unwrap();
+    let bad = Tensor::from_f64(ElementType::I32, vec![4], None, &[1.0, 0.0, -3.0, 5.0]).unwrap();
+    fixture.tensors.extend([("i".to_owned(), good.clone()), ("j".to_owned(), good.clone())]);
+    let mut session = fixture.session(&device);
+    let x = &fixture.tensors["x"];
+    let run = session.run(&[x.into(), (&good).into(), (&good).into()], &[]).unwrap();
+    assert_eq!(run.refused, None);
+    fixture.check_outputs(&run);
+    let text =
+        "`%first = gather` in segment 1: index -3, element 2 of the indices, is outside axis 0 of extent 5";
+    for inputs in [[x, &bad, &good], [x, &bad, &bad]] {
+        let error = session.run(&inputs.map(SessionInput::from), &[]).unwrap_err();
+        assert_eq!(error.to_string(), text);
+        // The next call knows nothing of it.
+        fixture.check_outputs(&session.run(&[x.into(), (&good).into(), (&good).into()], &[]).unwrap());
+    }
+    let error = session.run(&[x.into(), (&good).into(), (&bad).into()], &[]).unwrap_err();
+    assert_eq!(error.to_string(), text.replace("first", "second").replace("segment 1", "segment 2"));
+    drop(session);
+    assert_eq!(stand_in.count(Counter::Pinned), 0);
+    fixture.tensors.insert("i".to_owned(), bad.clone());
+    let error = fixture.run(Some(&device), &RunOptions::default()).unwrap_err();
+    assert_eq!(error.to_string(), text, "as in a run");
+
+    // A prepared program is asked by its host.
+    let buffers = ["x", "i", "j"].map(|name| {
+        let bytes = fixture.tensors[name].bytes();
+        let buffer = device.alloc(bytes.len()).unwrap();
+        device.stream().upload(&buffer, 0, bytes).unwrap();
+        (fixture.value(name), buffer)
+    });
+    let y = device.alloc(4 * 6 * 4).unwrap();
+    let machine = Machine::new(&device, &fixture.kernels);
+    let (program, partition) = (&fixture.program, &fixture.partition);
+    let preparation = Preparation::of_program(program, partition, &fixture.symbols(), &machine).unwrap();
+    let preparation = preparation.bind_all(buffers.iter().map(|(value, buffer)| (*value, buffer.address())));
+    // SAFETY: the buffers live until the end.
+    let mut prepared = unsafe { preparation.bind(fixture.value("y"), y.address()).build() }.unwrap();
+    // SAFETY: as above, and nothing is in flight after the wait.
+    let mut launch = || unsafe {
+        prepared.launch(device.stream()).unwrap();
+        device.stream().synchronize().unwrap();
+        prepared.fault()
+    };
+    let text = "kernel stand_in_row in segment 1 (%first = gather): the launch failed: the kernel returned status 104 \
+                (index_out_of_range): index -3, element 2 of the indices, is outside an axis of extent 5 (correct the \
+                indices: each must be within the axis that its `gather` reads)";
+    assert_eq!(launch().unwrap().unwrap().to_string(), text);
+    device.stream().upload(&buffers[1].1, 0, good.bytes()).unwrap();
+    assert_eq!(launch(), Ok(None));
 }
 
 #[test]

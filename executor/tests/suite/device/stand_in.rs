@@ -27,6 +27,15 @@ pub enum Counter {
     Depth,
     /// Work enqueued on a stream while the context of another device was current.
     Strays,
+    /// Allocations of page-locked host memory that are not freed.
+    Pinned,
+    PinnedAllocations,
+    /// Copies from or to the host that are not through page-locked memory.
+    Pageable,
+    /// Copies from or to the host.
+    Copies,
+    /// Kernels prepared, which loads them onto the device.
+    Loads,
 }
 
 type Set = unsafe extern "C" fn(i32, u64);
@@ -55,7 +64,8 @@ static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
 });
 
 /// The resources that every test must free.
-const KEPT: [Counter; 8] = [
+const KEPT: [Counter; 9] = [
+    Counter::Pinned,
     Counter::Memories,
     Counter::Bytes,
     Counter::Streams,
@@ -104,6 +114,12 @@ impl StandIn {
         unsafe { (DRIVER.set)(5, blocks) }
     }
 
+    /// Page-locked host memory that may be in use at once.
+    pub fn limit_pinned(&self, bytes: u64) {
+        // SAFETY: it stores a number.
+        unsafe { (DRIVER.set)(6, bytes) }
+    }
+
     /// Makes a device's context current on this thread, as a host may have done.
     pub fn make_current(&self, ordinal: u64) {
         // SAFETY: there is such a device.
@@ -115,6 +131,7 @@ impl StandIn {
         // SAFETY: no test holds memory when it begins, or after the device was lost and its buffers were dropped.
         unsafe { (DRIVER.set)(2, 0) }
         self.limit(u64::MAX);
+        self.limit_pinned(u64::MAX);
         self.fault(0);
         self.l2(1 << 20);
         self.cluster(2);

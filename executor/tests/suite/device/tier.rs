@@ -10,18 +10,18 @@ use fourfold_ir::{
     BinaryKind, Dim, ElementType, Op, OpKind, Program, ReduceKind, Tensor, UnaryKind, Value, dim_product,
 };
 use fourfold_scheduler::{
-    ColumnPlan, ColumnProgram, ConstantPlan, Decision, MmaPlan, Partition, Plan, RowInput, RowOperand,
-    RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep, RowStepKind, Segment,
-    SegmentKind, ViewPlan,
+    ColumnPlan, ColumnProgram, ConstantPlan, Decision, MmaPlan, MovePlan, MoveProgram, Partition, Plan,
+    RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep,
+    RowStepKind, Segment, SegmentKind, ViewPlan,
 };
 
 use super::fixture::Fixture;
 use super::interface::{Interface, role};
 use super::stand_in::kernel_of;
 
-/// A program of f32 with one segment per op. `neg`, `add` and `reduce` along the last axis are row kernels, `reshape` is
-/// a view, `mma` a product and `constant` a constant. A sum along the first axis is a column kernel. Other ops run on the fallback.
-/// `extents` are those of symbols.
+/// A program of f32 with one segment per op. `neg`, `add` and `reduce` along the last axis are row kernels, `gather` of
+/// rows is a move, `reshape` a view, `mma` a product and `constant` a constant. A sum along the first axis is a column
+/// kernel. Other ops run on the fallback. `extents` are those of symbols.
 pub fn tier(text: &str, extents: &[(&str, u64)]) -> Fixture {
     let (program, _) = fourfold_ir::load(text).unwrap_or_else(|errors| panic!("{}", errors[0].message));
     let ops: Vec<Op> = program.module().ops.keys().collect();
@@ -36,6 +36,7 @@ pub fn tier(text: &str, extents: &[(&str, u64)]) -> Fixture {
         let kernel = match fixture.partition.segments[position].plan() {
             Some(Plan::Row(_)) => row_kernel(&fixture, position, &[]),
             Some(plan @ Plan::Column(_)) => column_kernel(&fixture.program, plan),
+            Some(Plan::Move(_)) => gather_kernel(&fixture, position),
             _ => continue,
         };
         fixture.kernels.insert(position, SegmentKernel::Ready(kernel));
@@ -109,6 +110,19 @@ fn column_kernel(program: &Program, plan: &Plan) -> Kernel {
     kernel_of("column.c", &interface.signature, &interface.roles(), &[])
 }
 
+/// The stand-in kernel of a `gather`.
+fn gather_kernel(fixture: &Fixture, position: usize) -> Kernel {
+    let plan = fixture.partition.segments[position].plan().unwrap();
+    let interface = Interface {
+        signature: plan.signature(&fixture.program),
+        extents: ["O", "A", "I", "C"].map(str::to_owned).to_vec(),
+        operands: vec![role("x0", "u8", None), role("x1", "i32", None)],
+        scalars: Vec::new(),
+        outputs: vec![role("y0", "u8", None)],
+    };
+    kernel_of("row.c", &interface.signature, &interface.roles(), &["GATHER"])
+}
+
 fn segment(program: &Program, op: Op) -> Segment {
     let operation = &program.module().ops[op];
     let mut inputs = operation.operands.clone();
@@ -146,6 +160,18 @@ fn plan(program: &Program, op: Op, operands: &[Value], result: Value) -> Option<
             row(RowStepKind::Reduce(*kind), RowShape::Column)
         }
         OpKind::Reshape => Some(Plan::View(ViewPlan { op, operand: operands[0], result })),
+        OpKind::Gather { axis: 0 } => {
+            let [x, indices] = [operands[0], operands[1]].map(|value| &module.ty(value).shape);
+            let bytes = dim_product([&x[1..], &[Dim::fixed(4)]].concat().iter()).unwrap();
+            Some(Plan::Move(MovePlan {
+                op,
+                program: MoveProgram::Gather,
+                operands: operands.to_vec(),
+                result,
+                extents: vec![Dim::fixed(1), x[0].clone(), bytes, dim_product(indices).unwrap()],
+                constraints: Vec::new(),
+            }))
+        }
         OpKind::Mma => {
             let [a, b] = [operands[0], operands[1]].map(|value| &module.ty(value).shape);
             let rank = a.len();
