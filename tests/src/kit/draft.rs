@@ -107,6 +107,7 @@ pub(super) fn ty(dims: &[Extent], element: &str, layout: Option<&str>) -> String
 pub(super) struct Draft {
     pub(super) random: Random,
     inputs: Vec<String>,
+    uses_rows: bool,
     body: String,
     names: usize,
     pub(super) values: Vec<Val>,
@@ -114,7 +115,14 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn new(random: Random) -> Draft {
-        Draft { random, inputs: Vec::new(), body: String::new(), names: 0, values: Vec::new() }
+        Draft {
+            random,
+            inputs: Vec::new(),
+            uses_rows: false,
+            body: String::new(),
+            names: 0,
+            values: Vec::new(),
+        }
     }
 
     fn name(&mut self, letter: char) -> String {
@@ -152,6 +160,7 @@ impl Draft {
     ) -> Val {
         let (keyword, letter) = if origin == Origin::Param { ("param ", 'p') } else { ("", 'x') };
         let name = self.name(letter);
+        self.uses_rows |= dims.iter().any(|extent| extent.fixed().is_none());
         self.inputs.push(format!("    {keyword}%{name}: {}", ty(dims, element, layout)));
         Val { name, dims: dims.to_vec(), element, layout, origin, in_row: false, used: true }
     }
@@ -217,9 +226,8 @@ impl Draft {
                 outputs.push(format!("%{}", self.values[index].name));
             }
         }
-        let inputs = self.inputs.join(",\n");
-        let uses_rows = inputs.contains('M');
-        let Draft { body, .. } = self;
+        let Draft { inputs, uses_rows, body, .. } = self;
+        let inputs = inputs.join(",\n");
         (format!("func @kit(\n{inputs}\n) {{\n{body}  return {}\n}}\n", outputs.join(", ")), uses_rows)
     }
 }
