@@ -47,7 +47,7 @@ impl Draft {
                 let n = Fixed(self.random.pick(&COLUMNS));
                 match batch.iter().all(|extent| extent.fixed().is_some()) && self.random.percent(50) {
                     true => self.param(&[&batch[..], &[n, k]].concat(), a.element),
-                    false => self.param(&[n, k], a.element),
+                    false => self.weight(n, k, a.element),
                 }
             }
         };
@@ -57,6 +57,19 @@ impl Draft {
         let dims: Vec<Extent> = a.dims[..rank - 1].iter().copied().chain([n]).collect();
         let element = if self.random.percent(50) { "f32" } else { a.element };
         self.result(&format!("mma %{}, %{}", a.name, b.name), &dims, element, Origin::Mma);
+    }
+
+    /// A weight: a param, or a transposed one, which a session computes once.
+    fn weight(&mut self, n: Extent, k: Extent, element: &'static str) -> Val {
+        if self.random.percent(60) {
+            return self.param(&[n, k], element);
+        }
+        let transposed = self.param(&[k, n], element);
+        let op = format!("transpose %{} {{permutation = [1, 0]}}", transposed.name);
+        // No other part reads it: a session computes what depends on params on the CPU, whose sums differ from the GPU's.
+        let weight = self.result(&op, &[n, k], element, Origin::Move);
+        self.values.pop();
+        weight
     }
 
     /// A scaled product of codes from a norm, an activation, a swizzle or the program's inputs.
@@ -71,7 +84,7 @@ impl Draft {
         self.read(&scales.name, false);
         let (k, n) = (codes.last(), Fixed(self.random.pick(&SCALED_COLUMNS)));
         let b = self.param(&[n, k], "f4E2M1FN");
-        let sfb = self.scales(&blocks(&[n, k], block), scale, "blocked", Origin::Param);
+        let sfb = self.weight_scales(&blocks(&[n, k], block), scale);
         let product = format!("scaled_mma %{}, %{}, %{}, %{}", codes.name, scales.name, b.name, sfb.name);
         let dims = [codes.dims[0], n];
         if is_mx {
@@ -90,6 +103,18 @@ impl Draft {
         let biased = self.step(&format!("add %{sum}, %{}", bias.name), &dims, "f32");
         let active = self.step(&format!("gelu %{biased}"), &dims, "f32");
         self.result(&format!("convert %{active}"), &dims, "bf16", Origin::ScaledMma);
+    }
+
+    /// Scales of a weight: a param, or one whose layout a session converts once.
+    fn weight_scales(&mut self, dims: &[Extent], scale: &'static str) -> Val {
+        if self.random.percent(60) {
+            return self.scales(dims, scale, "blocked", Origin::Param);
+        }
+        let linear = self.scales(dims, scale, "linear", Origin::Param);
+        let op = format!("swizzle_scales %{}", linear.name);
+        let scales = self.result_with(&op, dims, scale, Some("blocked"), Origin::Move);
+        self.values.pop();
+        scales
     }
 
     /// Codes and blocked scales of an earlier part, of the same quantization.

@@ -9,7 +9,7 @@ const COLUMNS: [u64; 14] = [2, 7, 16, 31, 32, 33, 48, 64, 91, 96, 127, 128, 160,
 const BLOCKED: [u64; 5] = [32, 64, 96, 160, 224];
 
 /// Fixed numbers of rows. One row would be a vector.
-const FIXED_ROWS: [u64; 6] = [2, 3, 7, 33, 64, 130];
+const FIXED_ROWS: [u64; 6] = [2, 3, 7, 17, 33, 130];
 
 /// The largest number of columns of a row part with a fixed number.
 const MOST_COLUMNS: u64 = 256;
