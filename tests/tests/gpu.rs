@@ -10,6 +10,8 @@ mod many;
 mod planted;
 #[path = "gpu/products.rs"]
 mod products;
+#[path = "gpu/random.rs"]
+mod random;
 #[path = "gpu/sessions.rs"]
 mod sessions;
 
@@ -32,7 +34,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 type Test = fn() -> Result<()>;
 
 fn main() -> ExitCode {
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 12] = [
         ("the_gpu_says_what_it_is", says_what_it_is),
         ("every_fixture_runs_as_a_kernel_and_is_right", every_fixture),
         ("a_value_moves_once_and_only_where_it_is_needed", moves_once),
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         ("what_cannot_be_prepared_is_refused_with_its_code", refused),
         ("a_kernel_without_memory_runs_on_the_fallback", out_of_memory),
         ("calls_of_sessions_on_several_threads_give_the_bits_of_a_run", sessions::sessions),
+        ("random_programs_of_few_kernels_are_those_of_the_interpreter", random::random_programs),
         ("debug_mode_describes_a_launch_and_its_bundle_is_replayed_bit_for_bit", debug::debug_mode),
     ];
     let found = discover();
