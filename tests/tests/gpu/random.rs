@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use fourfold::ir::{Tensor, Value, sample};
-use fourfold::{Compiled, Event, Planned, RunOptions, SessionInput};
+use fourfold::{Backend, Compiled, Event, Planned, RunOptions, SessionInput};
 use fourfold_cli::VerifyReport;
 use fourfold_cli::verify::{VerifyOptions, verify};
 use fourfold_tests::kit::{GPU_PROGRAMS, KitCounts, KitProgram, MOST_SOURCES, kit_program};
@@ -57,11 +58,7 @@ pub fn random_programs() -> Result<()> {
         report.ran_device_segments,
         start.elapsed()
     );
-    let mut calls = Calls::default();
-    for (seed, compiled) in backend.compile_all(plans, &compile_options(), &quiet).iter().enumerate() {
-        sessions(compiled, &made[seed], &mut calls)
-            .with_context(|| format!("session of seed {seed}\n{}", made[seed].text))?;
-    }
+    let calls = all_sessions(&backend, plans, &made)?;
     println!("sessions: {calls:?}, after {:.0?}", start.elapsed());
     ensure!(calls.prepared * 10 >= calls.all * 9, "{calls:?}");
     Ok(())
@@ -98,6 +95,33 @@ fn check(report: &VerifyReport, made: &[KitProgram]) -> Result<()> {
         report.off_device.len()
     );
     Ok(())
+}
+
+/// Calls the programs on several threads, which share the device.
+fn all_sessions(backend: &Backend, plans: Vec<Planned>, made: &[KitProgram]) -> Result<Calls> {
+    let threads = thread::available_parallelism().map_or(1, |count| count.get().min(8));
+    let mut shares: Vec<Vec<(usize, Planned)>> = (0..threads).map(|_| Vec::new()).collect();
+    for (seed, planned) in plans.into_iter().enumerate() {
+        shares[seed % threads].push((seed, planned));
+    }
+    let work = |share: Vec<(usize, Planned)>| {
+        let (seeds, plans): (Vec<usize>, Vec<Planned>) = share.into_iter().unzip();
+        let mut calls = Calls::default();
+        for (seed, compiled) in seeds.iter().zip(backend.compile_all(plans, &compile_options(), &|_| ())) {
+            sessions(&compiled, &made[*seed], &mut calls)
+                .with_context(|| format!("session of seed {seed}\n{}", made[*seed].text))?;
+        }
+        anyhow::Ok(calls)
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = shares.into_iter().map(|share| scope.spawn(|| work(share))).collect();
+        let mut total = Calls::default();
+        for thread in threads {
+            let calls = thread.join().expect("a failing call is an error")?;
+            total = Calls { all: total.all + calls.all, prepared: total.prepared + calls.prepared };
+        }
+        Ok(total)
+    })
 }
 
 /// The calls of sessions, and those that launched a prepared program.
