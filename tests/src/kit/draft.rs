@@ -59,8 +59,9 @@ pub(super) enum Origin {
     View,
     Mma,
     ScaledMma,
-    /// A row part whose result no product may read, even after moves: normalization would quantize the product.
-    Dequantized,
+    /// No row part and no product may read the value, even after moves. Normalization would turn a product of
+    /// dequantized values into a `scaled_mma`, and a session computes what depends on params only on the CPU.
+    Apart,
 }
 
 /// A value.

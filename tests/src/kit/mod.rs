@@ -35,7 +35,7 @@ pub struct KitProgram {
 }
 
 /// The extents of the symbol M.
-const ROWS: [u64; 16] = [0, 1, 1, 2, 3, 5, 7, 8, 17, 31, 33, 37, 64, 91, 128, 130];
+const ROWS: [u64; 16] = [0, 1, 1, 2, 3, 4, 5, 7, 8, 13, 17, 31, 33, 37, 64, 130];
 
 /// Returns the program of a seed, of one to six parts and the moves between them.
 pub fn kit_program(seed: u64) -> KitProgram {

@@ -1,6 +1,7 @@
 //! Parts that move elements.
 
 use super::draft::{Draft, Extent, Fixed, Origin, Rows, Val};
+use super::rows::{COLUMNS, FIXED_ROWS};
 
 /// The largest number of elements that a part may produce.
 const MOST_ELEMENTS: u64 = 1 << 16;
@@ -13,6 +14,12 @@ impl Draft {
     pub(super) fn move_part(&mut self) {
         if self.random.percent(20) {
             return self.swizzle();
+        }
+        if self.random.percent(10) {
+            let dims = [&FIXED_ROWS[..], &COLUMNS[..]].map(|extents| Fixed(self.random.pick(extents)));
+            let param = Val { origin: Origin::Apart, ..self.param(&dims, "f32") };
+            self.link(&param);
+            return;
         }
         let earlier = self.find(|value| value.layout != Some("blocked"));
         let value = match earlier.filter(|_| self.random.percent(70)) {
@@ -42,8 +49,8 @@ impl Draft {
 
     fn moved(&mut self, op: &str, value: &Val, dims: &[Extent]) -> Val {
         self.read(&value.name, false);
-        // A moved value keeps its past: what no product may read stays so.
-        let origin = if value.origin == Origin::Dequantized { Origin::Dequantized } else { Origin::Move };
+        // What no other part may read stays so.
+        let origin = if value.origin == Origin::Apart { Origin::Apart } else { Origin::Move };
         self.result_with(op, dims, value.element, value.layout, origin)
     }
 

@@ -18,7 +18,7 @@ impl Draft {
         let is_operand = |value: &Val| {
             ["f32", "bf16", "f16"].contains(&value.element)
                 && (2..=3).contains(&value.dims.len())
-                && value.origin != Origin::Dequantized
+                && value.origin != Origin::Apart
                 && value.elements() <= MOST_ELEMENTS
         };
         let earlier = self.find(is_operand).filter(|_| self.random.percent(80));

@@ -3,13 +3,13 @@
 use super::draft::{Draft, Extent, Fixed, Origin, Rows, Val};
 
 /// The numbers of columns whose rows the same threads compute. With one column, a bias would be a scalar.
-const COLUMNS: [u64; 14] = [2, 7, 16, 31, 32, 33, 48, 64, 91, 96, 127, 128, 160, 255];
+pub(super) const COLUMNS: [u64; 14] = [2, 7, 16, 31, 32, 33, 48, 64, 91, 96, 127, 128, 160, 255];
 
 /// Numbers of columns that NVFP4 and MXFP4 quantize and kernels multiply.
 const BLOCKED: [u64; 5] = [32, 64, 96, 160, 224];
 
 /// Fixed numbers of rows. One row would be a vector.
-const FIXED_ROWS: [u64; 6] = [2, 3, 7, 17, 33, 130];
+pub(super) const FIXED_ROWS: [u64; 6] = [2, 3, 7, 17, 33, 130];
 
 /// The largest number of columns of a row part with a fixed number.
 const MOST_COLUMNS: u64 = 256;
@@ -346,7 +346,7 @@ impl Draft {
         let codes = self.input(&dims, element);
         let scales = self.scales(&blocks(&dims, block), scale, layout, Origin::Input);
         let op = format!("block_dequantize %{}, %{} {{block = {block}}}", codes.name, scales.name);
-        self.result(&op, &dims, to, Origin::Dequantized);
+        self.result(&op, &dims, to, Origin::Apart);
     }
 
     /// Integers from 0 to 7.
