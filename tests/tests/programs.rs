@@ -2,7 +2,7 @@
 //! and called through sessions. Each kernel evaluates its segment with the interpreter, on the memory that it is given.
 //! So every value has the bits of the interpreter if bindings, lifetimes, views and the order of launches are right.
 //!
-//! `FOURFOLD_PROGRAMS` sets the number of programs: 500 by default, and 10,000 in the second tier.
+//! `FOURFOLD_PROGRAMS` sets the number of programs: 1,000 by default, and 10,000 in the second tier.
 #![allow(unsafe_code, reason = "the stand-ins are libraries, and kernels take addresses")]
 
 #[path = "programs/kernels.rs"]
@@ -21,13 +21,13 @@ use fourfold::executor::{HOST_OPERAND, Machine, Ran, Run, RunOptions, Session, S
 use fourfold::ir::{Entity, Program, SymbolValues, Tensor, bind, interpret, sample, text};
 use fourfold::scheduler::{Plan, violated};
 use fourfold::{Backend, Planned};
-use fourfold_tests::kit::{KitCounts, KitProgram, kit_program};
+use fourfold_tests::kit::{KitCounts, KitProgram, MOST_SOURCES, kit_program};
 
 use kernels::Kernels;
 use stand_in::StandIn;
 
 /// The number of programs.
-const PROGRAMS: u64 = if cfg!(feature = "slow") { 10_000 } else { 500 };
+const PROGRAMS: u64 = if cfg!(feature = "slow") { 10_000 } else { 1_000 };
 
 /// The devices of the stand-in driver, and their targets.
 const DEVICES: [(usize, &str); 2] = [(0, "sm_100a"), (1, "sm_90a")];
@@ -72,6 +72,7 @@ fn random_programs_on_the_stand_in_device_have_the_bits_of_the_interpreter() {
     println!("{counts}\n{calls:?}");
     assert_eq!(stand_in.memories(), 0, "device memory is left");
     assert_eq!(counts.programs as u64, programs);
+    assert!(counts.sources() <= DEVICES.len() * MOST_SOURCES, "{counts}");
     assert!(counts.with_two_device * 2 >= counts.programs, "{counts}");
     assert!(calls.prepared * 10 >= calls.runs * 9, "{calls:?}");
 }

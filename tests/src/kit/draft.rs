@@ -77,6 +77,8 @@ pub(super) struct Val {
     pub(super) in_row: bool,
     /// True if any part reads it.
     pub(super) used: bool,
+    /// True if it is transposed. Normalization removes two transpositions, and their operand may end a kernel.
+    pub(super) transposed: bool,
 }
 
 impl Val {
@@ -163,7 +165,16 @@ impl Draft {
         let name = self.name(letter);
         self.uses_rows |= dims.iter().any(|extent| extent.fixed().is_none());
         self.inputs.push(format!("    {keyword}%{name}: {}", ty(dims, element, layout)));
-        Val { name, dims: dims.to_vec(), element, layout, origin, in_row: false, used: true }
+        Val {
+            name,
+            dims: dims.to_vec(),
+            element,
+            layout,
+            origin,
+            in_row: false,
+            used: true,
+            transposed: false,
+        }
     }
 
     /// Writes an op inside a part and returns the name of its result.
@@ -189,7 +200,9 @@ impl Draft {
     ) -> Val {
         let name = self.name('v');
         let _ = writeln!(self.body, "  %{name} = {op} : {}", ty(dims, element, layout));
-        let value = Val { name, dims: dims.to_vec(), element, layout, origin, in_row: false, used: false };
+        let transposed = op.starts_with("transpose");
+        let dims = dims.to_vec();
+        let value = Val { name, dims, element, layout, origin, in_row: false, used: false, transposed };
         self.values.push(value.clone());
         value
     }

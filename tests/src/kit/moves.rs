@@ -55,7 +55,8 @@ impl Draft {
     }
 
     fn transpose(&mut self, value: &Val) -> Option<Val> {
-        if value.element == "f4E2M1FN" || value.dims.len() < 2 || value.layout.is_some() {
+        let is_turned = value.transposed || value.layout.is_some();
+        if value.element == "f4E2M1FN" || value.dims.len() < 2 || is_turned {
             return None;
         }
         let mut order: Vec<usize> = (0..value.dims.len()).collect();
@@ -173,7 +174,9 @@ impl Draft {
 
     /// Converts the layout of scales.
     fn swizzle(&mut self) {
-        let scales = match self.find(|value| value.layout.is_some()) {
+        // Normalization quantizes to blocked scales at once, by another kernel, if linear ones are converted.
+        let fits = |value: &Val| value.layout == Some("blocked") || value.origin == Origin::Move;
+        let scales = match self.find(|value| value.layout.is_some() && fits(value)) {
             Some(value) => value,
             None => {
                 let columns = Fixed(self.random.pick(&[1, 3, 4, 6, 9]));
