@@ -319,9 +319,9 @@ impl Segment {
         let mut tensors: HashMap<Value, Tensor> = HashMap::new();
         for (value, address) in read {
             let (ty, bytes) = (module.ty(*value), self.bytes(*value)?);
-            // SAFETY: the caller vouches for the address.
             let data = match bytes {
                 0 => Vec::new(),
+                // SAFETY: the caller vouches for the address.
                 _ => unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) }.to_vec(),
             };
             places.push((address as usize, bytes));
