@@ -16,8 +16,10 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use fourfold::executor::blas::Blas;
-use fourfold::executor::device::Device;
-use fourfold::executor::{HOST_OPERAND, Machine, Ran, Run, RunOptions, Session, SessionInput, run};
+use fourfold::executor::device::{Buffer, Device, DeviceError};
+use fourfold::executor::{
+    DeviceTensor, HOST_OPERAND, Machine, Ran, Run, RunOptions, Session, SessionInput, SessionRun, run,
+};
 use fourfold::ir::{Entity, Program, SymbolValues, Tensor, bind, interpret, sample, text};
 use fourfold::scheduler::{Plan, violated};
 use fourfold::{Backend, Planned};
@@ -146,15 +148,15 @@ impl Place {
             };
             self.call(program, session, case, &mut calls)?;
         }
-        // The first extents again: the session has prepared them.
+        // The first extents again, which the session has prepared, with tensors on the device.
         if let (Some(session), Some(first)) = (&mut session, cases.first()) {
             self.kernels.bind(&first.symbols);
-            self.call(program, session, first, &mut calls)?;
+            self.call_on_device(program, session, first, &mut calls)?;
         }
         Ok(calls)
     }
 
-    /// Calls a session and compares its outputs.
+    /// Calls a session with tensors on the host, and compares its outputs.
     fn call(
         &self,
         program: &Program,
@@ -166,17 +168,74 @@ impl Place {
         let names: Vec<&str> = session.inputs().iter().map(|value| module.name_of(*value)).collect();
         let inputs: Vec<SessionInput<'_>> = names.iter().map(|name| (&case.tensors[*name]).into()).collect();
         let found = session.run(&inputs, &[]).map_err(|error| self.kernels.why(&error.to_string()))?;
-        calls.runs += 1;
-        match &found.refused {
-            None => calls.prepared += 1,
-            Some(refused) => *calls.refused.entry(refused.code).or_default() += 1,
-        }
+        calls.count(&found);
         for (value, output) in module.outputs.iter().zip(&found.outputs) {
-            let want = &case.want[value.index()];
             let output = output.as_ref().ok_or("an output is missing")?;
-            same(output, want).map_err(|what| format!("session: %{}: {what}", module.name_of(*value)))?;
+            let wrong = |what| format!("session: %{}: {what}", module.name_of(*value));
+            same(output, &case.want[value.index()]).map_err(wrong)?;
         }
         Ok(())
+    }
+
+    fn placed<'a>(&self, tensor: &Tensor, buffer: &'a Buffer) -> Result<DeviceTensor<'a>, DeviceError> {
+        let (element, dims) = (tensor.element(), tensor.dims().to_vec());
+        DeviceTensor::new(&self.device, buffer, element, dims, tensor.layout())
+    }
+
+    /// Calls a session with tensors in memory of the caller, and compares what it wrote there.
+    fn call_on_device(
+        &self,
+        program: &Program,
+        session: &mut Session<'_>,
+        case: &Case,
+        calls: &mut Calls,
+    ) -> Result<(), String> {
+        let module = program.module();
+        let read: Vec<&Tensor> =
+            session.inputs().iter().map(|value| &case.tensors[module.name_of(*value)]).collect();
+        let written: Vec<&Tensor> = module.outputs.iter().map(|value| &case.want[value.index()]).collect();
+        let stream = self.device.stream();
+        let place = |tensors: &[&Tensor], is_input: bool| -> Result<Vec<Buffer>, DeviceError> {
+            let buffer = |tensor: &&Tensor| {
+                let buffer = self.device.alloc(tensor.bytes().len())?;
+                match is_input {
+                    true => stream.upload(&buffer, 0, tensor.bytes())?,
+                    false => stream.fill(&buffer, 0, buffer.len(), 0xFF)?,
+                }
+                Ok(buffer)
+            };
+            tensors.iter().map(buffer).collect()
+        };
+        let fails = |error: DeviceError| self.kernels.why(&error.to_string());
+        let inputs = place(&read, true).map_err(fails)?;
+        let outputs = place(&written, false).map_err(fails)?;
+        stream.synchronize().map_err(fails)?;
+        let given: Result<Vec<_>, DeviceError> =
+            read.iter().zip(&inputs).map(|(tensor, buffer)| self.placed(tensor, buffer)).collect();
+        let given: Vec<SessionInput<'_>> = given.map_err(fails)?.into_iter().map(Into::into).collect();
+        let taken: Result<Vec<_>, DeviceError> =
+            written.iter().zip(&outputs).map(|(tensor, buffer)| self.placed(tensor, buffer)).collect();
+        let taken: Vec<Option<DeviceTensor<'_>>> = taken.map_err(fails)?.into_iter().map(Some).collect();
+        let found = session.run(&given, &taken).map_err(|error| self.kernels.why(&error.to_string()))?;
+        calls.count(&found);
+        for ((value, want), buffer) in module.outputs.iter().zip(&written).zip(&outputs) {
+            let mut bytes = vec![0; buffer.len()];
+            stream.download(buffer, 0, &mut bytes).map_err(fails)?;
+            let output = Tensor::new(want.element(), want.dims().to_vec(), want.layout(), bytes);
+            let wrong = |what| format!("session on the device: %{}: {what}", module.name_of(*value));
+            same(&output.map_err(|error| error.to_string())?, want).map_err(wrong)?;
+        }
+        Ok(())
+    }
+}
+
+impl Calls {
+    fn count(&mut self, run: &SessionRun) {
+        self.runs += 1;
+        match &run.refused {
+            None => self.prepared += 1,
+            Some(refused) => *self.refused.entry(refused.code).or_default() += 1,
+        }
     }
 }
 

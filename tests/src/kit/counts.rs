@@ -42,10 +42,11 @@ impl KitCounts {
             makers.map(|op| partition.decisions[op.index()].segment).any(|maker| maker != position)
         };
         self.chained += usize::from(partition.segments.iter().enumerate().any(reads));
-        let target = target(&partition.target).expect("a known target");
         for plan in plans() {
             *self.segments.entry(plan.kind_name()).or_default() += 1;
-            if let Some((spec, _)) = specify(program, plan, target, CutlassVersion::PINNED, None) {
+            let target = target(&partition.target);
+            let spec = target.and_then(|it| specify(program, plan, it, CutlassVersion::PINNED, None));
+            if let Some((spec, _)) = spec {
                 self.specs.entry(spec).or_insert_with_key(|spec| spec.emit().hash);
             }
         }

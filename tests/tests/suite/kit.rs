@@ -26,3 +26,15 @@ fn programs_for_a_gpu_have_few_kernels_and_no_fallback() {
         assert!(counts.segments.contains_key(kind), "no program has a {kind}");
     }
 }
+
+#[test]
+fn an_op_on_the_fallback_is_refused_unless_its_types_are_not_listed() {
+    let [cpu, gpu] = ["cpu", "sm_90a"].map(|target| fourfold_tests::backend(target).expect("a known target"));
+    let made = kit_program(1);
+    let planned = cpu.plan(made.program());
+    let mut counts = KitCounts::default();
+    counts.add(&planned, cpu.capabilities());
+    assert_eq!(counts.refused, &[] as &[String], "a CPU lists nothing");
+    counts.add(&planned, gpu.capabilities());
+    assert_eq!(counts.refused.len(), planned.program().module().ops.len(), "{:?}", counts.refused);
+}
