@@ -6,6 +6,7 @@ pub mod built;
 pub mod check;
 pub mod dags;
 pub mod generate;
+pub mod kit;
 pub mod random;
 pub mod structure;
 pub mod written;

@@ -10,6 +10,8 @@ mod many;
 mod planted;
 #[path = "gpu/products.rs"]
 mod products;
+#[path = "gpu/random.rs"]
+mod random;
 #[path = "gpu/sessions.rs"]
 mod sessions;
 
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         ("what_cannot_be_prepared_is_refused_with_its_code", refused),
         ("a_kernel_without_memory_runs_on_the_fallback", out_of_memory),
         ("calls_of_sessions_on_several_threads_give_the_bits_of_a_run", sessions::sessions),
+        ("random_programs_of_few_kernels_are_those_of_the_interpreter", random::random_programs),
         ("debug_mode_describes_a_launch_and_its_bundle_is_replayed_bit_for_bit", debug::debug_mode),
     ];
     let found = discover();

@@ -1,5 +1,6 @@
 // A cuBLASLt for the stand-in driver. It multiplies as its descriptors say, in stream order, overwrites its workspace,
-// and refuses calls that the library refuses. Counters show what was asked of it.
+// and refuses calls that the library refuses. Its results have the bits of the interpreter, which sums in f64 with k
+// ascending and rounds once. Counters show what was asked of it.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,10 +158,14 @@ static float read(const void *from, int type, int64_t at) {
     if (type == BF16) return widened((uint32_t)((const uint16_t *)from)[at] << 16);
     return (float)((const _Float16 *)from)[at];
 }
-static void write(void *to, int type, int64_t at, float value) {
-    if (type == F32) { ((float *)to)[at] = value; return; }
+static void write(void *to, int type, int64_t at, double value) {
+    if (type == F32) { ((float *)to)[at] = (float)value; return; }
     if (type == F16) { ((_Float16 *)to)[at] = (_Float16)value; return; }
-    uint32_t bits = bits_of(value);
+    if (value != value) { ((uint16_t *)to)[at] = 0x7FC0; return; }
+    // Rounds to odd first: a sum beside a tie of bf16 must not become that tie.
+    float near = (float)value;
+    uint32_t bits = bits_of(near);
+    if ((double)near != value && (bits & 1) == 0) bits += (double)near < value == (value > 0) ? 1 : -1;
     ((uint16_t *)to)[at] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
@@ -180,11 +185,11 @@ static int run(void *argument) {
     for (int64_t l = 0; l < d->count; l++)
         for (int64_t column = 0; column < (int64_t)d->columns; column++)
             for (int64_t row = 0; row < (int64_t)d->rows; row++) {
-                float sum = 0;
+                double sum = 0;
                 for (int64_t i = 0; i < k; i++) {
                     const int64_t of_a = transpose_a ? i + row * a->ld : row + i * a->ld;
                     const int64_t of_b = transpose_b ? column + i * b->ld : i + column * b->ld;
-                    sum += read(call->from_a, a->type, l * a->stride + of_a)
+                    sum += (double)read(call->from_a, a->type, l * a->stride + of_a)
                          * read(call->from_b, b->type, l * b->stride + of_b);
                 }
                 write(call->to, d->type, l * d->stride + column * d->ld + row, sum);

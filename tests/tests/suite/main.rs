@@ -5,6 +5,7 @@ mod claims;
 mod codes;
 mod docs;
 mod functions;
+mod kit;
 mod mutations;
 mod normalize;
 mod outputs;

@@ -323,6 +323,7 @@ fn only_the_executor_has_unsafe_code() {
         "executor/tests/suite/classes/mod.rs",
         "executor/tests/suite/device/mod.rs",
         "tests/tests/gpu.rs",
+        "tests/tests/programs.rs",
     ]
     .map(|path| repository().join(path));
     let allow = ["allow(unsafe", "_code"].concat();
