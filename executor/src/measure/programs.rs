@@ -127,24 +127,30 @@ struct Sets {
     scratch: Buffer,
     /// The bytes of one copy, which reads and writes as many.
     copied: usize,
+    /// The bytes of one call.
+    bytes: u64,
 }
 
 impl Rotation {
     /// Prepares the program at the addresses of each set, and records the graphs. `prepare` is called for each call
     /// of a graph; the values that it leaves without address are the inputs and outputs. `inputs` has the bytes of
-    /// each input, the same for every set. `calls` is the minimum number of calls per graph.
+    /// each input, the same for every set. `shared` is the number of bytes of resident values that each call reads from
+    /// memory, since they exceed the L2 cache: they are counted and copied. `calls` is the minimum number of calls per
+    /// graph.
     ///
     /// # Errors
     /// If the program is refused, an input does not fit, or the device fails.
     pub fn new<'p>(
         device: &Device,
         inputs: &HashMap<Value, &[u8]>,
+        shared: u64,
         calls: usize,
         prepare: &dyn Fn() -> Result<Preparation<'p>, Refused>,
     ) -> Result<Rotation, RotationError> {
         let stream = device.new_stream()?;
         let first = prepare()?;
-        let memory = Sets::place(device, &stream, first.unbound().cloned().collect(), inputs)?;
+        let outside = first.unbound().cloned().collect();
+        let memory = Sets::place(device, &stream, outside, inputs, shared)?;
         let calls = calls.clamp(LEAST_CALLS, MOST_CALLS).next_multiple_of(memory.count);
         let mut programs = Vec::with_capacity(2 * calls);
         for half in 0..2 {
@@ -243,9 +249,9 @@ impl Rotation {
         self.kernels
     }
 
-    /// The bytes of the inputs and outputs of one call, without those of resident values.
+    /// The bytes of the inputs and outputs of one call, and the shared bytes.
     pub fn bytes(&self) -> u64 {
-        self.memory.bytes()
+        self.memory.bytes
     }
 
     /// The bytes of the workspace of one call, intermediates included.
@@ -274,6 +280,7 @@ impl Sets {
         stream: &Stream,
         outside: Vec<Outside>,
         given: &HashMap<Value, &[u8]>,
+        shared: u64,
     ) -> Result<Sets, RotationError> {
         let (outputs, inputs): (Vec<_>, Vec<_>) = outside.into_iter().partition(|value| value.is_output);
         for input in &inputs {
@@ -282,7 +289,8 @@ impl Sets {
                 return Err(RotationError::Input { name: input.name.clone(), needed: input.bytes, found });
             }
         }
-        let bytes: u64 = inputs.iter().chain(&outputs).map(|value| value.bytes).sum();
+        let values = inputs.iter().chain(&outputs).map(|value| value.bytes);
+        let bytes = values.fold(shared, u64::saturating_add);
         let mut count = sets_beyond_l2(bytes, device.gpu().l2_bytes);
         let copied = usize::try_from(bytes / 2).unwrap_or(usize::MAX).max(1);
         let copies = Places::of([copied as u64]);
@@ -321,11 +329,8 @@ impl Sets {
             written,
             scratch,
             copied,
+            bytes,
         })
-    }
-
-    fn bytes(&self) -> u64 {
-        self.inputs.iter().chain(&self.outputs).map(|value| value.bytes).sum()
     }
 
     /// The offset of an output of a half's set.
