@@ -224,7 +224,7 @@ pub enum Error {
     #[error(transparent)]
     Suite(#[from] SuiteError),
     /// The command needs a GPU.
-    #[error("no GPU can run the kernels: {message}")]
+    #[error("nothing can be measured: {message}")]
     NoDevice {
         /// The reason.
         message: String,

@@ -358,3 +358,6 @@ fn write_table(f: &mut fmt::Formatter<'_>, rows: &[[String; 8]]) -> fmt::Result 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

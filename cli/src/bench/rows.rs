@@ -177,7 +177,8 @@ mod tests {
     fn fewer_rows_are_compared_where_a_row_is_long() {
         let rows = |dims: &str| {
             let text = format!(
-                "fir 1\nfunc @f(%x: tensor<[M, {dims}], f32>) {{\n  %y = relu %x : tensor<[M, {dims}], f32>\n  return %y\n}}\n"
+                "fir 1\nfunc @f(%x: tensor<[M, {dims}], f32>) {{\n  \
+                 %y = relu %x : tensor<[M, {dims}], f32>\n  return %y\n}}\n"
             );
             let (program, _) = fourfold_ir::load(&text).expect("a program");
             let module = program.module();

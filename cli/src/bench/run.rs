@@ -69,7 +69,10 @@ pub fn bench(
     let backend = Backend::new(&options.backend)?;
     let gpu = match backend.execution() {
         Ok((gpu, _)) => gpu.clone(),
-        Err(reason) => return Err(Error::NoDevice { message: reason.message }),
+        Err(reason) => {
+            let message = reason.message.trim_end_matches(": the kernel ran on the CPU").to_owned();
+            return Err(Error::NoDevice { message });
+        }
     };
     let mut notes = Vec::new();
     // torch is imported while kernels are built.
@@ -110,8 +113,11 @@ pub fn bench(
 
 /// Describes the machine.
 fn machine(backend: &Backend, gpu: &Gpu, compiled: &[Compiled], peers: Option<&Peers>) -> MachineReport {
-    let mut built = compiled.iter().flat_map(Compiled::built);
-    let tools = built.find_map(|built| built.outcome.as_ref().ok()?.tools().cloned());
+    let built = compiled.iter().flat_map(Compiled::built);
+    let mut tools = built.filter_map(|built| built.outcome.as_ref().ok()?.tools());
+    let first = tools.next();
+    // Only some kernels need CUTLASS.
+    let with_cutlass = first.into_iter().chain(tools).find(|tools| tools.cutlass != "none");
     let (major, minor) = gpu.driver_version;
     let Version { version, described } = Version::own();
     MachineReport {
@@ -121,8 +127,8 @@ fn machine(backend: &Backend, gpu: &Gpu, compiled: &[Compiled], peers: Option<&P
         driver_cuda: format!("{major}.{minor}"),
         target: backend.capabilities().target.clone(),
         fourfold: described.unwrap_or(version),
-        nvcc: tools.as_ref().map(|tools| tools.nvcc.clone()),
-        cutlass: tools.as_ref().map(|tools| tools.cutlass.clone()),
+        nvcc: first.map(|tools| tools.nvcc.clone()),
+        cutlass: with_cutlass.map(|tools| tools.cutlass.clone()),
         peers: peers.map(|peers| peers.versions.clone()),
     }
 }

@@ -107,6 +107,7 @@ pub struct Rotation {
     programs: Vec<PreparedProgram>,
     stream: Stream,
     memory: Sets,
+    _workspace: Buffer,
     calls: usize,
     kernels: usize,
     l2_bytes: u64,
@@ -152,15 +153,20 @@ impl Rotation {
         let outside = first.unbound().cloned().collect();
         let memory = Sets::place(device, &stream, outside, inputs, shared)?;
         let calls = calls.clamp(LEAST_CALLS, MOST_CALLS).next_multiple_of(memory.count);
+        let own = first.workspace_size();
+        let workspaces = Places::of([own]);
+        let workspace = device.alloc(workspaces.times(2 * calls))?;
         let mut programs = Vec::with_capacity(2 * calls);
         for half in 0..2 {
             for call in 0..calls {
                 let addresses = memory.addresses(half, call % memory.count);
                 let preparation = prepare()?;
                 memory.check(&preparation)?;
-                let preparation = preparation.bind_all(addresses);
+                let at = workspace.address() + workspaces.times(half * calls + call) as u64;
+                let preparation = preparation.bind_all(addresses).workspace(at, own);
                 // SAFETY: `check` has compared each value with its part of the sets. Other values have the memory of
-                // a session, which the program keeps. The sets outlive the program, which allocates its workspace.
+                // a session, which the program keeps. Sets and workspaces outlive the program; each call has its own
+                // workspace, and `build` refuses a preparation that needs a larger one.
                 programs.push(unsafe { preparation.build() }?);
             }
         }
@@ -184,7 +190,17 @@ impl Rotation {
         let copy = Halves { lead: copies()?, timed: copies()? };
         let kernels = programs.first().map_or(0, PreparedProgram::kernels);
         let l2_bytes = device.gpu().l2_bytes;
-        Ok(Rotation { program, copy, programs, stream, memory, calls, kernels, l2_bytes })
+        Ok(Rotation {
+            program,
+            copy,
+            programs,
+            stream,
+            memory,
+            _workspace: workspace,
+            calls,
+            kernels,
+            l2_bytes,
+        })
     }
 
     /// Warms up and replays the program. Returns the microseconds per call of each replay.

@@ -19,11 +19,11 @@ use crate::toolchain::Choice;
     fourfold bench --suite softmax --suite norm_quant --json > bench.json\n  \
     fourfold bench --suite mine --suites mine.toml --peers none\n  \
     fourfold bench --dry-run --target sm_90a\n\n\
-    Each case is a program at several sizes. Calls rotate through sets of inputs and outputs that exceed three times the \
-    L2 cache, as one CUDA graph; params stay on the device. The program, a copy of as many bytes, and torch, eager and \
-    compiled, are measured in turn, in two rounds. The outputs of the last replay are compared with the program on the \
-    CPU: all of them, or for large sizes up to 32 rows from both ends. A ratio is the peer's time divided by ours. A `*` \
-    marks times with a warm L2 cache.\n\n\
+    Each case is a program at several sizes. Calls rotate through sets of inputs and outputs that exceed three times \
+    the L2 cache, as one CUDA graph; params stay on the device. The program, a copy of as many bytes, and torch, eager \
+    and compiled, are measured in turn, in two rounds. The outputs of the last replay are compared with the program on \
+    the CPU: all of them, or for large sizes up to 32 rows from both ends. A ratio is the peer's time divided by ours. \
+    A `*` marks times with a warm L2 cache.\n\n\
     Exit codes: 0 ok, 1 an output is wrong, 2 bad input, 3 no GPU, a required peer is missing, or a case was not \
     measured, 70 a bug in Fourfold, 130 interrupted")]
 pub struct Arguments {
