@@ -17,6 +17,7 @@ mod pending;
 pub(crate) mod placed;
 mod programs;
 mod roles;
+mod rotation;
 mod sessions;
 mod several;
 pub(crate) mod stand_in;
