@@ -16,7 +16,7 @@ def answer(value):
     answers.flush()
 
 
-def last_line(error):
+def in_one_line(error):
     lines = traceback.format_exception_only(type(error), error)
     lines = [line.strip() for line in "".join(lines).splitlines() if line.strip()]
     return lines[0][:500] if lines else type(error).__name__
@@ -30,7 +30,7 @@ try:
     torch.cuda.set_device(int(sys.argv[1]))
     torch.set_grad_enabled(False)
 except BaseException as error:  # torch may also exit
-    answer({"error": last_line(error)})
+    answer({"error": in_one_line(error)})
     sys.exit(0)
 
 TYPES = {
@@ -122,7 +122,7 @@ def prepare(request):
                 function = torch.compile(function, dynamic=False)
             peers[name] = Timed(function, request)
         except Exception as error:
-            peers[name] = last_line(error)
+            peers[name] = in_one_line(error)
             torch.cuda.synchronize()
     return peers
 
@@ -136,7 +136,7 @@ def measure(peers):
         try:
             times[name] = {"samples": peer.round()}
         except Exception as error:
-            times[name] = {"error": last_line(error)}
+            times[name] = {"error": in_one_line(error)}
     return times
 
 
@@ -169,4 +169,4 @@ for line in sys.stdin:
         else:
             answer(measure(peers))
     except Exception as error:
-        answer({"error": last_line(error)})
+        answer({"error": in_one_line(error)})

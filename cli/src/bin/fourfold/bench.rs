@@ -1,12 +1,15 @@
 //! `fourfold bench`: measures suites of programs against a copy and against torch.
 
+#[cfg(feature = "tune")]
+mod picture;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fourfold_cli::Error;
-use fourfold_cli::bench::{BenchOptions, Jobs, PeerChoice, Suite, bench, dry_run, jobs, suites};
+use fourfold_cli::bench::{BenchOptions, BenchReport, Jobs, PeerChoice, Suite, bench, dry_run, jobs, suites};
 use fourfold_executor::measure::Rounds;
 use serde_json::json;
 
@@ -16,7 +19,7 @@ use crate::toolchain::Choice;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  fourfold bench --list\n  fourfold bench --suite smoke\n  \
-    fourfold bench --suite softmax --suite norm_quant --json > bench.json\n  \
+    fourfold bench --suite softmax --suite norm_quant --svg bench.svg --json > bench.json\n  \
     fourfold bench --suite mine --suites mine.toml --peers none\n  \
     fourfold bench --dry-run --target sm_90a\n\n\
     Each case is a program at several sizes. Calls rotate through sets of inputs and outputs that exceed three times \
@@ -48,6 +51,14 @@ pub struct Arguments {
     /// Run peers with this Python
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
+    /// Draw the ratios as bars on an HTML page
+    #[cfg(feature = "tune")]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Draw the ratios as bars in an SVG image
+    #[cfg(feature = "tune")]
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
@@ -100,21 +111,28 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         },
         python: arguments.python.clone(),
     };
-    match measure(arguments, &jobs, &options) {
-        Ok((code, text)) => finish(code, &text),
-        Err(error) => crate::fail(&error, arguments.json),
+    let report = match measure(arguments, &jobs, &options) {
+        Ok(report) => report,
+        Err(error) => return crate::fail(&error, arguments.json),
+    };
+    let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
+    #[cfg(feature = "tune")]
+    if let Err(error) = picture::write(&report, arguments.html.as_deref(), arguments.svg.as_deref()) {
+        // The measurements are printed all the same.
+        tell!("error: {error}");
+        return finish(report.exit_code().max(crate::EXIT_ENVIRONMENT), &text);
     }
+    finish(report.exit_code(), &text)
 }
 
-/// Measures the jobs, and returns the exit code and the report.
-fn measure(arguments: &Arguments, jobs: &Jobs, options: &BenchOptions) -> Result<(u8, String), Error> {
+/// Measures the jobs, with a line for each on stderr.
+fn measure(arguments: &Arguments, jobs: &Jobs, options: &BenchOptions) -> Result<BenchReport, Error> {
     let progress = Progress::new(arguments.json);
     let report = crate::with_stdout_kept(|| {
         bench(jobs, options, &|event| progress.event(event), &|line| tell!("{line}"))
-    })?;
+    });
     drop(progress);
-    let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
-    Ok((report.exit_code(), text))
+    report
 }
 
 /// The lengths of a round.
