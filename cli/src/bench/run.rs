@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use fourfold::{Backend, CompileOptions, Compiled, Error as BackendError, Event, Options};
 use fourfold_executor::device::{Device, DeviceError, Gpu};
-use fourfold_executor::measure::{LEAST_CALLS, Rotation, RotationError, Rounds};
+use fourfold_executor::measure::{LEAST_CALLS, LastOutputs, Rotation, RotationError, Rounds};
 use fourfold_executor::{DEVICE_ERROR, DEVICE_MEMORY, Refused, RunError, RunOptions, driver_release};
 use fourfold_ir::sample::{self, Recipe};
 use fourfold_ir::{Bound, Program, Symbol, Tensor, TensorError, Value, bind};
@@ -330,7 +330,7 @@ impl Bench<'_> {
         tensors: &HashMap<String, Tensor>,
         bound: &Bound<'_>,
         case: &mut CaseReport,
-    ) -> Result<Vec<(Value, Vec<u8>)>, Stop> {
+    ) -> Result<LastOutputs, Stop> {
         let program = compiled.planned().program();
         let module = program.module();
         let mut params = HashMap::new();

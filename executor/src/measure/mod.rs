@@ -35,7 +35,7 @@ mod timing;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-pub use programs::{Flaw, Rotation, RotationError, Rounds};
+pub use programs::{Flaw, LastOutputs, Rotation, RotationError, Rounds};
 pub use timing::{Summary, Timing, summary};
 
 use crate::device::{Device, DeviceError, Gpu};

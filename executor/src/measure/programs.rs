@@ -48,6 +48,9 @@ pub enum RotationError {
     Bound,
 }
 
+/// The bytes of each output.
+pub type LastOutputs = Vec<(Value, Vec<u8>)>;
+
 /// The outputs of the last replay are not those of one program on equal inputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
@@ -224,9 +227,9 @@ impl Rotation {
     ///
     /// # Errors
     /// The driver's error; or a flaw, as the inner error.
-    pub fn last_outputs(&self) -> Result<Result<Vec<(Value, Vec<u8>)>, Flaw>, DeviceError> {
+    pub fn last_outputs(&self) -> Result<Result<LastOutputs, Flaw>, DeviceError> {
         let sets = &self.memory;
-        let mut first: Vec<(Value, Vec<u8>)> = Vec::new();
+        let mut first = LastOutputs::new();
         for set in 0..sets.count {
             for (place, output) in sets.outputs.iter().enumerate() {
                 let bytes = usize::try_from(output.bytes).unwrap_or(usize::MAX);

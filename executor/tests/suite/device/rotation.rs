@@ -28,7 +28,7 @@ fn inputs<'a>(fixture: &'a Fixture, session: &Session<'_>) -> HashMap<Value, &'a
 }
 
 fn refused(made: Result<Rotation, RotationError>) -> String {
-    made.err().expect("it is refused").to_string()
+    made.expect_err("it is refused").to_string()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn shared_bytes_count_and_fewer_sets_suffice() {
     assert!(rotation.bytes() > 1 << 20 && rotation.is_rotating());
     drop(rotation);
     stand_in.limit(1 << 10);
-    let error = Rotation::new(&device, &inputs, 0, 20, &prepare).err().expect("no memory");
+    let error = Rotation::new(&device, &inputs, 0, 20, &prepare).expect_err("no memory");
     assert!(matches!(error, RotationError::Device(DeviceError::OutOfMemory { .. })), "{error}");
 }
 
