@@ -104,6 +104,20 @@ pub enum BundleError {
     NoProgram,
 }
 
+/// An error in a file of suites.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}, {place}: {reason}")]
+pub struct SuiteError {
+    /// The file.
+    pub file: String,
+    /// The line, or the suite, the case and the key.
+    pub place: String,
+    /// The defect.
+    pub reason: String,
+    /// The remedy.
+    pub help: &'static str,
+}
+
 /// Errors of partitioning, running or comparing a program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -206,6 +220,21 @@ pub enum Error {
         /// The op, as `%name = mnemonic`.
         op: String,
     },
+    /// A file of suites is wrong.
+    #[error(transparent)]
+    Suite(#[from] SuiteError),
+    /// The command needs a GPU.
+    #[error("nothing can be measured: {message}")]
+    NoDevice {
+        /// The reason.
+        message: String,
+    },
+    /// A required peer is missing.
+    #[error("no peer can be measured: {message}")]
+    NoPeer {
+        /// The reason.
+        message: String,
+    },
     /// The report file was not written.
     #[error(transparent)]
     Report(FileError),
@@ -232,6 +261,7 @@ impl Error {
             Error::Import(ImportError::File(FileError::TooLong { .. })) => Fault::InvalidInput,
             Error::Import(ImportError::File(error)) => fault_of_file(error),
             Error::Import(ImportError::Data(error)) => fault_of_data(error),
+            Error::NoDevice { .. } | Error::NoPeer { .. } => Fault::Environment,
             Error::NotKept(_) | Error::Import(ImportError::InvalidProgram { .. }) => Fault::Bug,
             Error::Sample(SampleError::Tensor { source, .. }) if source.is_resource_limit() => {
                 Fault::ResourceLimit
@@ -299,6 +329,11 @@ impl Error {
             Error::ReportOnStream => Some("write `--report ./-` for a file named `-`"),
             Error::UnusedData { .. } => {
                 Some("name each tensor of the file like an input, or `expected.NAME` for the result %NAME")
+            }
+            Error::Suite(error) => Some(error.help),
+            Error::NoDevice { .. } => Some("run it on a machine with a GPU of the target, or add --dry-run"),
+            Error::NoPeer { .. } => {
+                Some("name a Python that has torch with CUDA with --python, or use --peers none")
             }
             Error::MissingInputs { .. } => Some("add these inputs to the --data file, or give none"),
             _ => None,

@@ -12,6 +12,7 @@
 //! | [`replay::replay_bundled`] | `replay --bundle` | also writes the run to a folder that replays elsewhere |
 //! | [`verify::verify`](fn@verify::verify) | `verify` | compares every value that the kernels of many programs write |
 //! | [`import::import`](fn@import::import) | `import` | turns a quantized model into programs |
+//! | [`bench::bench`](fn@bench::bench) | `bench` | times suites of programs, checks them, and compares them with torch |
 //! | [`doctor::examine`] | `doctor` | reports what this machine has for building and running kernels |
 //!
 //! Each returns a report that serializes to the object of `--json`. [`Report`] and [`VerifyReport`] also display as
@@ -47,6 +48,7 @@
 //! - `object-store`: object stores, such as `s3://`, as tiers of the kernel cache.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod bundle;
 mod compare;
 pub mod doctor;
@@ -67,7 +69,7 @@ mod unused;
 pub mod verify;
 mod version;
 
-pub use error::{BundleError, Error, exit_code, fault_of_file};
+pub use error::{BundleError, Error, SuiteError, exit_code, fault_of_file};
 pub use header::{ExpectedCodes, Header};
 pub use report::{
     DecisionReport, LeftOut, LeftOutFile, MemoryPartReport, MemoryReport, OffDevice, OutputReport, Report,

@@ -113,7 +113,7 @@ pub use host::{driver_release, host_name};
 pub use kernel::{Kernel, LoadError};
 pub use last_resort::{Allocator, report_memory_exhaustion};
 pub use parallel::spawn_workers;
-pub use process::{Cancel, ToolRun, run_tool, run_tool_watched};
+pub use process::{Cancel, LineError, LineProcess, ToolRun, run_tool, run_tool_watched};
 pub use profiler::{ProfileFolder, Profiler, ProfilerError, ProfilerTool, find_profiler, this_program};
 pub use run::{
     ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, DeviceTensor, FALLBACK_SEGMENT, FaultPlace, HOST_OPERAND,

@@ -6,6 +6,8 @@
 //! that. Only a descendant that leaves the group on purpose (`setsid`) survives; it delays the caller by at most
 //! [`DRAIN`].
 
+mod lines;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read};
@@ -18,6 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+pub use lines::{LineError, LineProcess};
 
 /// A cancellation request, shared by its clones.
 #[derive(Clone, Default)]
@@ -249,6 +253,7 @@ fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<io::Res
 
 /// A process that leads a group and kills it when this process dies. Without it, a build whose owner was killed would
 /// keep running, for up to a minute and with gigabytes of memory.
+#[derive(Debug)]
 struct Guard {
     process: Child,
     /// Never written to: its closing tells the guard that this process is gone.
@@ -277,6 +282,7 @@ impl Drop for Guard {
 }
 
 /// A program and its process group, led by the guard if there is one. Dropping it kills the group.
+#[derive(Debug)]
 struct Group {
     child: Child,
     guard: Option<Guard>,

@@ -11,6 +11,7 @@
 //! | choose the kernels to keep | [`select`] | a selection, with a proof of optimality or a bound |
 //! | assign every problem a kernel | [`dispatch`] | a dispatch table, also for problems without measurements |
 //! | show the times | [`heatmap`] | HTML, SVG, PNG or terminal text |
+//! | compare with other libraries | [`bars`] | SVG or HTML |
 //! | profile one kernel | [`profile`] | counters of `ncu`, findings of `compute-sanitizer` |
 //!
 //! A sweep can be killed, resumed, and split among machines. `fourfold sweep`, `select`, `heatmap` and `profile` are
@@ -56,6 +57,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod bars;
 pub mod dispatch;
 pub mod generator;
 pub mod heatmap;

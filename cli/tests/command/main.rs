@@ -1,6 +1,7 @@
 //! The command `fourfold` as its users see it: output, files, and exit codes.
 
 mod background;
+mod bench;
 mod bundle;
 mod cache;
 mod commands;

@@ -27,6 +27,7 @@
 //! - Below about 3 µs, the time per call is mostly the gap between two launches of a graph.
 
 mod calls;
+mod programs;
 mod reads;
 mod sets;
 mod timing;
@@ -34,7 +35,8 @@ mod timing;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-pub use timing::Timing;
+pub use programs::{Flaw, LastOutputs, Rotation, RotationError, Rounds};
+pub use timing::{Summary, Timing, summary};
 
 use crate::device::{Device, DeviceError, Gpu};
 use crate::kernel::{self, Extents, Kernel, MAX_OUTPUTS, Requirements, Status};

@@ -12,10 +12,10 @@ use crate::run::pointer;
 const ALIGNMENT: usize = 256;
 
 /// Bytes after each output that must not change.
-const GUARD: u64 = 256;
+pub(super) const GUARD: u64 = 256;
 
 /// The content of gaps between operands, and of workspaces: NaN in every format that has one.
-const FILLER: u8 = 0xFF;
+pub(super) const FILLER: u8 = 0xFF;
 
 /// Lead calls run before timing starts; timed calls are measured. They read the same operands and write separate
 /// outputs, so that lead calls can run between poisoning the timed outputs and the timed calls.
@@ -27,14 +27,14 @@ pub(super) enum Half {
 
 /// The offsets of consecutive parts, repeated for each copy.
 #[derive(Debug)]
-struct Places {
-    offsets: Vec<usize>,
+pub(super) struct Places {
+    pub(super) offsets: Vec<usize>,
     /// The size of one copy, in bytes.
-    stride: usize,
+    pub(super) stride: usize,
 }
 
 impl Places {
-    fn of(lengths: impl IntoIterator<Item = u64>) -> Places {
+    pub(super) fn of(lengths: impl IntoIterator<Item = u64>) -> Places {
         let mut stride = 0usize;
         let mut place = |bytes: u64| {
             let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -47,7 +47,7 @@ impl Places {
     }
 
     /// The size of `count` copies, in bytes. The driver refuses sizes that saturate.
-    fn times(&self, count: usize) -> usize {
+    pub(super) fn times(&self, count: usize) -> usize {
         self.stride.saturating_mul(count)
     }
 }

@@ -33,15 +33,22 @@ impl Timing {
 
 /// Statistics of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Summary {
-    pub(super) median: f64,
-    pub(super) min: f64,
-    pub(super) p90: f64,
-    pub(super) dispersion: f64,
+pub struct Summary {
+    /// The median, interpolated between the two middle samples of an even number.
+    pub median: f64,
+    /// The minimum.
+    pub min: f64,
+    /// The 90th percentile, which is one of the samples.
+    pub p90: f64,
+    /// Half the interquartile range, divided by the median.
+    pub dispersion: f64,
 }
 
-/// Summarizes samples, which must be non-empty and free of NaN.
-pub(super) fn summary(samples: &[f64]) -> Summary {
+/// Summarizes samples.
+///
+/// # Panics
+/// If there are none.
+pub fn summary(samples: &[f64]) -> Summary {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len() - 1;

@@ -87,12 +87,12 @@ pub(super) struct ZeroValue {
 
 /// A value in the caller's memory.
 #[derive(Clone, Debug)]
-pub(super) struct Outside {
-    pub(super) value: Value,
-    pub(super) name: String,
-    pub(super) bytes: u64,
+pub(crate) struct Outside {
+    pub(crate) value: Value,
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
     /// True if a kernel writes it.
-    pub(super) is_output: bool,
+    pub(crate) is_output: bool,
 }
 
 /// An alignment requirement of a value's address.

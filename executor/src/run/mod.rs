@@ -41,6 +41,7 @@ pub use codes::{
     MISSING_ADDRESS, NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
 };
 pub use error::{FaultPlace, RunError};
+pub(crate) use layout::Outside;
 pub use machine::{Machine, SegmentKernel};
 pub use memory::{MemoryContent, MemoryPart, MemoryPlan, PART_ALIGNMENT, plan_memory};
 pub use pending::PendingKernel;

@@ -14,7 +14,7 @@ use super::prepared::{
     Places, PreparedProgram, ReadyCall, ReadyStep, check_addresses, check_workspace, refused,
 };
 use super::residents::Residents;
-use super::{Machine, Refused};
+use super::{Machine, Outside, Refused};
 use crate::device::{Buffer, Stream};
 
 /// Builder of launches for a program without fallback segments, or for one segment. Its kernels have admitted the
@@ -30,6 +30,8 @@ pub struct Preparation<'a> {
     workspace: Option<(u64, u64)>,
     /// Kept by the prepared program.
     residents: Vec<Arc<Buffer>>,
+    /// True once the caller has given an address.
+    has_given: bool,
 }
 
 impl<'a> Preparation<'a> {
@@ -76,6 +78,7 @@ impl<'a> Preparation<'a> {
         let mut preparation =
             preparation.bind_all(resident.clone().map(|(value, buffer)| (*value, buffer.address())));
         preparation.residents = resident.map(|(_, buffer)| Arc::clone(buffer)).collect();
+        preparation.has_given = false;
         Ok(preparation)
     }
 
@@ -93,6 +96,7 @@ impl<'a> Preparation<'a> {
             addresses: HashMap::new(),
             workspace: None,
             residents: Vec::new(),
+            has_given: false,
         })
     }
 
@@ -110,6 +114,16 @@ impl<'a> Preparation<'a> {
         self.layout.memory.bytes
     }
 
+    /// Returns true if the caller has given an address or a workspace.
+    pub(crate) fn has_given(&self) -> bool {
+        self.has_given
+    }
+
+    /// The inputs and outputs that have no address yet.
+    pub(crate) fn unbound(&self) -> impl Iterator<Item = &Outside> {
+        self.layout.outside.iter().filter(|outside| !self.addresses.contains_key(&outside.value))
+    }
+
     /// The layout of that memory.
     pub fn memory(&self) -> &MemoryPlan {
         &self.layout.memory
@@ -118,12 +132,14 @@ impl<'a> Preparation<'a> {
     /// Sets the device address of an input or output. 0 is valid for a value without elements.
     pub fn bind(mut self, value: Value, address: u64) -> Preparation<'a> {
         self.addresses.insert(value, address);
+        self.has_given = true;
         self
     }
 
     /// Sets the device addresses of several inputs and outputs.
     pub fn bind_all(mut self, addresses: impl IntoIterator<Item = (Value, u64)>) -> Preparation<'a> {
         self.addresses.extend(addresses);
+        self.has_given = true;
         self
     }
 
@@ -131,6 +147,7 @@ impl<'a> Preparation<'a> {
     /// 256. Without it, [`build`](Preparation::build) allocates.
     pub fn workspace(mut self, address: u64, bytes: u64) -> Preparation<'a> {
         self.workspace = Some((address, bytes));
+        self.has_given = true;
         self
     }
 
@@ -144,7 +161,7 @@ impl<'a> Preparation<'a> {
     /// workspace. All of this memory must stay valid, and the workspace must have no other use, until the result is
     /// dropped or has other addresses.
     pub unsafe fn build(self) -> Result<PreparedProgram, Refused> {
-        let Preparation { machine, layout, addresses, workspace, residents } = self;
+        let Preparation { machine, layout, addresses, workspace, residents, has_given: _ } = self;
         let Layout { steps: planned, memory, homes, constants, outside, alignments } = layout;
         let device = machine.device();
         let (workspace, owned) = match workspace {

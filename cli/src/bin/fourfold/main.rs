@@ -1,5 +1,5 @@
-//! The command line of Fourfold: `replay`, `explain`, `compile`, `import`, `verify`, `profile`, `toolchain`, `cache` and
-//! `doctor`, and for tuning `sweep`, `merge`, `select` and `heatmap`.
+//! The command line of Fourfold: `replay`, `explain`, `compile`, `import`, `verify`, `bench`, `profile`, `toolchain`,
+//! `cache` and `doctor`, and for tuning `sweep`, `merge`, `select` and `heatmap`.
 //!
 //! With `--json`, every exit prints one object on the standard output: a report, or `ok`, `fault` and `error`.
 //! That includes wrong arguments, an interrupt and a panic.
@@ -12,6 +12,7 @@ macro_rules! tell {
     ($($words:tt)*) => { $crate::told(format_args!($($words)*)) };
 }
 
+mod bench;
 mod cache;
 mod compile;
 mod doctor;
@@ -90,6 +91,8 @@ enum Command {
     Compile(compile::Arguments),
     /// Turn a quantized model into programs that read its tensors in place
     Import(import::Arguments),
+    /// Measure suites of programs against a copy and against torch, and check every output
+    Bench(bench::Arguments),
     /// Profile or sanitize the kernel of one segment with ncu and compute-sanitizer
     #[cfg(feature = "tune")]
     Profile(profile::Arguments),
@@ -151,6 +154,7 @@ fn run(command: Command) -> ExitCode {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Compile(arguments) => compile::run(&arguments),
         Command::Import(arguments) => import::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         #[cfg(feature = "tune")]
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Toolchain(arguments) => toolchain::run(arguments),

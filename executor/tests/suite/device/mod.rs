@@ -18,6 +18,7 @@ mod pending;
 pub(crate) mod placed;
 mod programs;
 mod roles;
+mod rotation;
 mod sessions;
 mod several;
 pub(crate) mod stand_in;

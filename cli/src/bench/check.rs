@@ -1,0 +1,177 @@
+//! Compares the outputs of the last replay with the program evaluated on the CPU.
+//!
+//! One more run on the device keeps every value. The outputs of the replay must have the bytes of that run. Then each
+//! segment is compared as `verify` does: its ops are evaluated on the operands that the device had, and each result
+//! must lie within the bound that follows from them. For large extents only some rows from both ends are compared.
+
+use std::collections::HashMap;
+
+use fourfold::Planned;
+use fourfold_executor::{Ran, Run, RunReason};
+use fourfold_ir::sample::Rule;
+use fourfold_ir::{Bound, Module, Symbol, Tensor, TensorError, Value};
+use fourfold_scheduler::Plan;
+use serde::Serialize;
+
+use super::rows::{axes, compared, gather_all, has_zero_padding};
+use crate::error::Error;
+use crate::tolerance::{Compared, SegmentOps, compare_plan};
+
+/// The outcome of a comparison.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Checked {
+    /// True if every compared element is right.
+    pub ok: bool,
+    /// The rows that were compared; `None` if all were.
+    pub rows: Option<usize>,
+    /// The number of compared elements, over all segments.
+    pub elements: usize,
+    /// The number of wrong elements.
+    pub mismatches: usize,
+    /// The wrong values, in words.
+    pub wrong: Vec<String>,
+}
+
+impl Checked {
+    fn fail(&mut self, wrong: String) {
+        self.ok = false;
+        self.wrong.push(wrong);
+    }
+}
+
+/// A run to compare.
+pub(super) struct Comparison<'a> {
+    pub(super) planned: &'a Planned,
+    pub(super) bound: &'a Bound<'a>,
+    /// The run that kept every value.
+    pub(super) run: &'a Run,
+    /// The outputs of the last replay, by value of the normalized program.
+    pub(super) last: &'a [(Value, Vec<u8>)],
+    /// The symbol of the rows and its extent.
+    pub(super) rows: Option<(Symbol, u64)>,
+    pub(super) rule: Rule,
+}
+
+impl Comparison<'_> {
+    /// Makes the comparison.
+    ///
+    /// # Errors
+    /// If an op cannot be evaluated, or memory is insufficient.
+    pub(super) fn check(&self) -> Result<Checked, Error> {
+        let mut checked = Checked { ok: true, ..Checked::default() };
+        let module = self.planned.program().module();
+        for (value, bytes) in self.last {
+            let name = module.name_of(*value);
+            let Some(kept) = self.run.value(*value) else { return Err(Error::NotKept(name.to_owned())) };
+            if kept.bytes() != bytes {
+                let pairs = kept.bytes().iter().zip(bytes);
+                let wrong = pairs.filter(|(kept, last)| kept != last).count();
+                checked.mismatches += wrong;
+                checked.fail(format!("%{name}: {wrong} bytes of the last replay differ from those of a run"));
+            }
+        }
+        let positions = self.rows.and_then(|(symbol, extent)| {
+            let chosen = compared(module, &self.bound.symbols, symbol, extent)?;
+            self.is_by_rows(symbol).then_some((symbol, chosen))
+        });
+        checked.rows = positions.as_ref().map(|(_, chosen)| chosen.len());
+        for (segment, plan) in self.planned.partition().plans() {
+            self.check_segment(segment, plan, positions.as_ref(), &mut checked)?;
+        }
+        Ok(checked)
+    }
+
+    /// Returns true if every value between segments has its rows along axes.
+    fn is_by_rows(&self, symbol: Symbol) -> bool {
+        let module = self.planned.program().module();
+        let segments = self.planned.partition().segments.iter();
+        let mut values = segments.flat_map(|segment| segment.inputs.iter().chain(&segment.outputs));
+        values.all(|value| axes(module, *value, symbol).is_some())
+    }
+
+    fn check_segment(
+        &self,
+        segment: usize,
+        plan: &Plan,
+        positions: Option<&(Symbol, Vec<usize>)>,
+        checked: &mut Checked,
+    ) -> Result<(), Error> {
+        let (program, partition) = (self.planned.program(), self.planned.partition());
+        let module = program.module();
+        let ran = &self.run.segments[segment];
+        // A view takes no time, so in a run it stays where its operand is.
+        let is_view = matches!(plan, Plan::View(_));
+        if !is_view && !matches!(ran.ran, Ran::Kernel | Ran::Emulated) {
+            let why = ran.reason.as_ref().map_or("", |RunReason { message, .. }| message);
+            checked.fail(format!("segment {segment} ran as {}: {why}", ran.ran.as_str()));
+            return Ok(());
+        }
+        let mut run = SegmentOps::of(program, partition, segment, self.bound, self.run, Some(self.rule))?;
+        run.interpret = false;
+        let mut symbols = self.bound.symbols.clone();
+        let mut operands: HashMap<Value, Tensor> = HashMap::new();
+        let mut results: HashMap<Value, Tensor> = HashMap::new();
+        if let Some((symbol, chosen)) = positions {
+            symbols.set(*symbol, chosen.len() as u64);
+            for (value, tensor) in &run.operands {
+                operands.insert(*value, rows_of(module, *value, tensor, *symbol, chosen)?);
+            }
+            for value in plan.written() {
+                let Some(tensor) = self.run.value(value) else { continue };
+                results.insert(value, rows_of(module, value, tensor, *symbol, chosen)?);
+                let is_padded = has_zero_padding(tensor).map_err(|error| failed(module, value, error))?;
+                if !is_padded {
+                    checked.fail(format!("%{}: padding of the scales is not zero", module.name_of(value)));
+                }
+            }
+            run.operands = operands.iter().map(|(value, tensor)| (*value, tensor)).collect();
+            run.symbols = &symbols;
+        }
+        let got = |value: Value| match positions {
+            Some(_) => results.get(&value),
+            None => self.run.value(value),
+        };
+        for Compared { value, want, rule, by, comparison, .. } in compare_plan(run, plan, &got)? {
+            checked.elements += want.count();
+            checked.mismatches += comparison.mismatches;
+            if comparison.ok {
+                continue;
+            }
+            let name = module.name_of(value);
+            let worst = comparison.worst.as_ref().map_or_else(String::new, |worst| {
+                format!("; the worst at {:?} is {}, expected {}", worst.index, worst.got, worst.want)
+            });
+            checked.fail(match comparison.unbounded {
+                true => format!("%{name}: too few elements have a bound ({rule})"),
+                false => format!(
+                    "%{name}: {} of {} elements differ from the {by} by more than {rule}{worst}",
+                    comparison.mismatches,
+                    want.count()
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Returns some rows of a value.
+fn rows_of(
+    module: &Module,
+    value: Value,
+    tensor: &Tensor,
+    symbol: Symbol,
+    chosen: &[usize],
+) -> Result<Tensor, Error> {
+    let axes = axes(module, value, symbol).unwrap_or_default();
+    gather_all(tensor, &axes, chosen).map_err(|error| failed(module, value, error))
+}
+
+/// The error of a tensor of rows, which has no more elements than the tensor that it comes from.
+fn failed(module: &Module, value: Value, error: TensorError) -> Error {
+    match error {
+        TensorError::Memory { bytes, .. } => {
+            Error::Memory { what: format!("rows of %{}", module.name_of(value)), bytes }
+        }
+        other => Error::Missing(format!("rows of %{}: {other}", module.name_of(value))),
+    }
+}
