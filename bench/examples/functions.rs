@@ -78,7 +78,7 @@ bool report(char const *name, Ours ours, Reference reference) {
 "#;
 
 fn main() {
-    println!("{}", device_functions(&UNARY_FUNCTIONS));
+    println!("#include <cstdint>\n\n{}", device_functions(&UNARY_FUNCTIONS));
     println!("{REFERENCES}\nint main() {{\n  bool good = true;");
     for kind in UNARY_FUNCTIONS {
         let name = kind.name();

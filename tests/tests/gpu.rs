@@ -34,7 +34,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 type Test = fn() -> Result<()>;
 
 fn main() -> ExitCode {
-    let tests: [(&str, Test); 12] = [
+    let tests: [(&str, Test); 13] = [
         ("the_gpu_says_what_it_is", says_what_it_is),
         ("every_fixture_runs_as_a_kernel_and_is_right", every_fixture),
         ("a_value_moves_once_and_only_where_it_is_needed", moves_once),

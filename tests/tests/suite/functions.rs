@@ -20,12 +20,10 @@ const SHIMS: &str = r#"
 static float __fmul_rn(float x, float y) { return x * y; }
 static float __fadd_rn(float x, float y) { return x + y; }
 static float __fdiv_rn(float x, float y) { return x / y; }
-static float __fdividef(float x, float y) { return x / y; }
 static float __fsqrt_rn(float x) { return std::sqrt(x); }
 static float __frcp_rn(float x) { return 1.0f / x; }
 static uint32_t __float_as_uint(float x) { uint32_t bits; std::memcpy(&bits, &x, 4); return bits; }
 static float __uint_as_float(uint32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
-static float erfcxf(float x) { return static_cast<float>(std::exp(static_cast<double>(x) * x) * std::erfc(static_cast<double>(x))); }
 "#;
 
 const MAIN: &str = r#"
