@@ -19,7 +19,8 @@ use crate::toolchain::Choice;
     fourfold verify fixtures/attention.fir --require-device\n\n\
     Segments of the kernel tier are rooted at a scaled_mma; the device tier has row and column kernels, moves, \
     plain mma, views and constants. --require-device fails unless a segment of the device tier was planned and every \
-    segment of either tier ran on the GPU, and names those that did not. A segment whose results have no elements needs no GPU.\n\n\
+    segment of either tier ran on the GPU, and names those that did not. A segment whose results have no elements needs no \
+    GPU.\n\n\
     Kernels run natively on a GPU of their target; with --emulate, those of Blackwell targets run on Hopper, with the \
     instructions that it lacks emulated. The third example runs on a machine without Rust or network: copy the \
     program, the fixtures and the folder that `fourfold toolchain install` prints.\n\n\

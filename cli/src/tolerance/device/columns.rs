@@ -1,5 +1,5 @@
-//! Compares the result of a column kernel. Extremes are exact. Sums are in f32, in an order of the kernel's ([`sum`]), and
-//! the result is rounded to its type.
+//! Compares the result of a column kernel. Extremes are exact. Sums are in f32, in an order of the kernel's ([`sum`]),
+//! and the result is rounded to its type.
 
 use fourfold_ir::ReduceKind;
 use fourfold_scheduler::ColumnPlan;
