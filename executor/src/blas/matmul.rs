@@ -1,16 +1,16 @@
 //! One product: its descriptors, its algorithm, and its launch.
 
-use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
 use fourfold_ir::ElementType;
 
+use super::chosen::{Choice, Chosen, Descriptor, Objects};
 use super::error::BlasError;
 use super::functions::{
-    Algorithm, Found, Object, STATUS_INVALID_VALUE, STATUS_NOT_SUPPORTED, Status, compute, data_type, desc,
-    layout, operation, preference,
+    Found, STATUS_INVALID_VALUE, STATUS_NOT_SUPPORTED, compute, data_type, desc, layout, operation,
+    preference,
 };
 use super::open::Blas;
 use super::problem::MatmulProblem;
@@ -51,56 +51,11 @@ impl Extents {
     }
 }
 
-/// An algorithm, and the alignments of the addresses of A, B and D that it needs.
-#[derive(Clone, Copy, Debug)]
-struct Choice {
-    algorithm: Algorithm,
-    alignments: [u32; 3],
-}
-
 /// A product with its chosen algorithms. Keeps the library's handle alive.
 #[derive(Debug)]
 pub struct Matmul {
     chosen: Arc<Chosen>,
     blas: Blas,
-}
-
-/// The descriptors and algorithms of a product.
-#[derive(Debug)]
-pub(super) struct Chosen {
-    objects: Objects,
-    /// The fastest first.
-    choices: Vec<Choice>,
-    workspace: u64,
-}
-
-// SAFETY: after `Chosen::search` the library only reads the descriptors.
-unsafe impl Send for Chosen {}
-// SAFETY: as above.
-unsafe impl Sync for Chosen {}
-
-/// The descriptors of a product. The library's matrices are column-major, so the row-major D is its Dᵀ `[N, M]`. Its A is
-/// our B, which it transposes, and its B is our A.
-#[derive(Debug)]
-struct Objects {
-    operation: Descriptor,
-    a: Descriptor,
-    b: Descriptor,
-    d: Descriptor,
-}
-
-/// An object of the library, destroyed on drop.
-#[derive(Debug)]
-struct Descriptor {
-    raw: Object,
-    destroy: unsafe extern "C" fn(Object) -> Status,
-}
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: the object is ours. The library is never unloaded.
-        let _ = unsafe { (self.destroy)(self.raw) };
-    }
 }
 
 impl Blas {
@@ -110,7 +65,7 @@ impl Blas {
     /// [`BlasError::Extent`] when an extent is not in 1..=`i32::MAX`; [`BlasError::Elements`] for types that the
     /// library does not multiply; [`BlasError::NoAlgorithm`]; or the library's error.
     pub fn matmul(&self, problem: &MatmulProblem) -> Result<Matmul, BlasError> {
-        let chosen = Arc::new(Chosen::search(self, problem)?);
+        let chosen = Arc::new(choose(self, problem)?);
         Ok(Matmul { chosen, blas: self.clone() })
     }
 
@@ -123,7 +78,7 @@ impl Blas {
         let chosen = match known {
             Some(chosen) => chosen,
             None => {
-                let chosen = Arc::new(Chosen::search(self, problem)?);
+                let chosen = Arc::new(choose(self, problem)?);
                 self.kept().add(*problem, Arc::clone(&chosen));
                 chosen
             }
@@ -132,54 +87,24 @@ impl Blas {
     }
 }
 
-impl Chosen {
-    fn search(blas: &Blas, problem: &MatmulProblem) -> Result<Chosen, BlasError> {
-        let extents = Extents::of(problem)?;
-        let objects = objects(blas, problem, extents)?;
-        let current = blas.device().enter()?;
-        let mut choices = Vec::new();
-        let mut workspace = 0;
-        for alignments in [[FAST_ALIGNMENT; 3], problem.elements.map(element_bytes)] {
-            if let Some(found) = search(blas, &objects, alignments)? {
-                choices.push(Choice { algorithm: found.algorithm, alignments });
-                workspace = workspace.max(found.workspace as u64);
-            }
-        }
-        drop(current);
-        if choices.is_empty() {
-            return Err(BlasError::NoAlgorithm { problem: *problem });
-        }
-        Ok(Chosen { objects, choices, workspace })
-    }
-}
-
-/// The number of problems whose algorithms a library keeps.
-const KEPT: usize = 1024;
-
-/// The algorithms of the last problems.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    chosen: HashMap<MatmulProblem, Arc<Chosen>>,
-    /// The oldest first.
-    order: VecDeque<MatmulProblem>,
-}
-
-impl Kept {
-    fn find(&self, problem: &MatmulProblem) -> Option<Arc<Chosen>> {
-        self.chosen.get(problem).cloned()
-    }
-
-    /// Adds a problem, and drops the oldest one beyond [`KEPT`].
-    fn add(&mut self, problem: MatmulProblem, chosen: Arc<Chosen>) {
-        // Another thread may have added it meanwhile.
-        if self.chosen.insert(problem, chosen).is_none() {
-            self.order.push_back(problem);
-        }
-        while self.order.len() > KEPT {
-            let Some(oldest) = self.order.pop_front() else { break };
-            self.chosen.remove(&oldest);
+/// Creates the descriptors of a problem, and searches for algorithms.
+fn choose(blas: &Blas, problem: &MatmulProblem) -> Result<Chosen, BlasError> {
+    let extents = Extents::of(problem)?;
+    let objects = objects(blas, problem, extents)?;
+    let current = blas.device().enter()?;
+    let mut choices = Vec::new();
+    let mut workspace = 0;
+    for alignments in [[FAST_ALIGNMENT; 3], problem.elements.map(element_bytes)] {
+        if let Some(found) = search(blas, &objects, alignments)? {
+            choices.push(Choice { algorithm: found.algorithm, alignments });
+            workspace = workspace.max(found.workspace as u64);
         }
     }
+    drop(current);
+    if choices.is_empty() {
+        return Err(BlasError::NoAlgorithm { problem: *problem });
+    }
+    Ok(Chosen { objects, choices, workspace })
 }
 
 impl Matmul {

@@ -4,6 +4,7 @@
 //! nothing here panics. Products accumulate in f32 and round once, to the type of D: f32 operands are never shortened
 //! to TF32 or bf16, and split-K sums are never kept in 16 bits.
 
+mod chosen;
 mod error;
 mod functions;
 mod library;

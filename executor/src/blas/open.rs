@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::chosen::Kept;
 use super::error::BlasError;
 use super::functions::Object;
 use super::library::Library;
-use super::matmul::Kept;
 use super::version::BlasVersion;
 use crate::device::Device;
 use crate::environment::Environment;

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use fourfold_ir::Value;
 
 use super::call::{Call, Product, Work};
+use super::machine::PRODUCT;
 use super::roles::{Roles, pointer};
 use crate::blas::Matmul;
 use crate::device::{DeviceError, Stream};
 use crate::kernel::{Prepared, Status};
-
-/// The name of a library call in errors.
-pub(super) const PRODUCT: &str = "cublasLtMatmul";
 
 /// A call with its addresses. It has at most one launch in flight, and is not dropped while it has one.
 #[derive(Debug)]

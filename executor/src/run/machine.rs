@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::launch::PRODUCT;
 use super::{PendingKernel, RunReason};
 use crate::blas::{Blas, BlasError};
 use crate::device::{Device, DeviceError, Stream};
 use crate::kernel::Kernel;
 use crate::service::Wait;
+
+/// The name of a library call in errors.
+pub(super) const PRODUCT: &str = "cublasLtMatmul";
 
 /// The kernel of a kernel segment, or its absence.
 #[derive(Clone, Debug)]
