@@ -23,7 +23,7 @@ impl Draft {
         }
         let earlier = self.find(|value| value.layout != Some("blocked"));
         let value = match earlier.filter(|_| self.random.percent(70)) {
-            Some(value) => value,
+            Some(value) => self.perhaps_viewed(value),
             None => {
                 let element = self.random.pick(&ELEMENTS);
                 let dims = self.extents(&[2, 8, 16, 34, 64, 90], false);
@@ -190,24 +190,41 @@ impl Draft {
         self.result_with(&op, &scales.dims, scales.element, Some(layout), Origin::Move);
     }
 
-    /// Joins the first two axes of an input, a moved value or a product, or adds one.
+    /// Views an earlier result or an input.
     pub(super) fn view_part(&mut self) {
-        let fits = |value: &Val| value.ends_a_kernel() && value.layout.is_none() && !value.in_row;
-        let value = match self.find(|value| fits(value) && value.dims.len() > 1) {
+        let value = match self.find(|value| can_be_viewed(value) && value.dims.len() > 1) {
             Some(value) => value,
             None => {
                 let dims = self.extents(&[2, 8, 34], false);
                 self.input(&dims, "f32")
             }
         };
+        self.view(&value);
+    }
+
+    /// Sometimes views a value before a move or a product reads it.
+    pub(super) fn perhaps_viewed(&mut self, value: Val) -> Val {
+        match can_be_viewed(&value) && self.random.percent(40) {
+            true => self.view(&value),
+            false => value,
+        }
+    }
+
+    /// Joins the first two axes, or adds one.
+    fn view(&mut self, value: &Val) -> Val {
         let dims = match value.dims[..] {
-            [Fixed(a), Fixed(b), ref rest @ ..] => [&[Fixed(a * b)], rest].concat(),
+            [Fixed(a), Fixed(b), ref rest @ ..] if !rest.is_empty() => [&[Fixed(a * b)], rest].concat(),
             [Rows(a), Fixed(b), ref rest @ ..] | [Fixed(b), Rows(a), ref rest @ ..] if !rest.is_empty() => {
                 [&[Rows(a * b)], rest].concat()
             }
             _ => [&[Fixed(1)], &value.dims[..]].concat(),
         };
         self.read(&value.name, false);
-        self.result(&format!("reshape %{}", value.name), &dims, value.element, Origin::View);
+        self.result(&format!("reshape %{}", value.name), &dims, value.element, Origin::View)
     }
+}
+
+/// True for moved values, products and inputs. A row kernel would absorb a view of its own result.
+fn can_be_viewed(value: &Val) -> bool {
+    value.ends_a_kernel() && value.layout.is_none() && !value.in_row && value.dims.len() < 4
 }

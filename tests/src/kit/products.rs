@@ -23,7 +23,7 @@ impl Draft {
         };
         let earlier = self.find(is_operand).filter(|_| self.random.percent(80));
         let a = match earlier {
-            Some(value) => value,
+            Some(value) => self.perhaps_viewed(value),
             None => {
                 let element = self.random.pick(&["f32", "bf16", "f16"]);
                 let dims = self.extents(&[8, 17, 48, 64, 91], false);
