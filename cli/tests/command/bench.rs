@@ -42,6 +42,28 @@ while read -r line; do
 done
 "#;
 
+/// A product, whose operands have blocked scales.
+const PRODUCT: &str = r#"
+[[suite]]
+name = "product"
+
+[[suite.case]]
+name = "nvfp4"
+rows = "M"
+rule = "exact"
+symbols = { M = [150] }
+program = '''
+fir 1
+func @product(
+    %x: tensor<[M, 256], f4E2M1FN>, %sx: tensor<[M, 16], f8E4M3FN, blocked>,
+    param %w: tensor<[64, 256], f4E2M1FN>, param %sw: tensor<[64, 16], f8E4M3FN, blocked>
+) {
+  %y = scaled_mma %x, %sx, %w, %sw {block = 16} : tensor<[M, 64], f32>
+  return %y
+}
+'''
+"#;
+
 fn machine(defines: &str) -> Machine {
     let machine = Machine::new(defines);
     machine.write("mine.toml", QUANTIZE);
@@ -216,6 +238,23 @@ fn a_suite_is_timed_checked_and_compared_with_its_peers() {
     let stderr = text(&output.stderr);
     assert!(stderr.contains("[1/2] quantize/nvfp4 f32 K=64 M=40: "), "{stderr}");
     assert!(stderr.contains("compile failed"), "{stderr}");
+}
+
+#[test]
+fn a_product_is_compared_by_rows_and_drawn() {
+    let machine = Machine::new("");
+    machine.write("product.toml", PRODUCT);
+    let (file, svg) = (machine.name("product.toml"), machine.name("product.svg"));
+    let arguments =
+        ["bench", "--suites", &file, "--suite", "product", "--quick", "--peers", "none", "--json"];
+    let output = machine.run("0", &[&arguments[..], &["--svg", &svg]].concat());
+    let report = json(&output);
+    assert_eq!(exit_code(&output), 0, "{report}\n{}", text(&output.stderr));
+    let case = &cases(&report)[0];
+    let checked = json!({ "ok": true, "rows": 64, "elements": 64 * 64, "mismatches": 0, "wrong": [] });
+    assert_eq!((&case["kernels"], &case["checked"]), (&1.into(), &checked), "{case}");
+    let image = fs::read_to_string(&svg).expect("an image");
+    assert!(image.contains("<svg") && image.contains("nvfp4 M=150"), "{image}");
 }
 
 #[test]
