@@ -42,8 +42,33 @@ while read -r line; do
 done
 "#;
 
+/// A product, whose operands have blocked scales.
+const PRODUCT: &str = r#"
+[[suite]]
+name = "product"
+
+[[suite.case]]
+name = "nvfp4"
+rows = "M"
+rule = "exact"
+symbols = { M = [150] }
+program = '''
+fir 1
+func @product(
+    %x: tensor<[M, 64], f4E2M1FN>, %sx: tensor<[M, 4], f8E4M3FN, blocked>,
+    param %w: tensor<[16, 64], f4E2M1FN>, param %sw: tensor<[16, 4], f8E4M3FN, blocked>
+) {
+  %y = scaled_mma %x, %sx, %w, %sw {block = 16} : tensor<[M, 16], f32>
+  return %y
+}
+'''
+"#;
+
+/// The L2 cache of these machines in bytes. It is small, because the stand-in kernels compute every call.
+const L2: u32 = 16 << 10;
+
 fn machine(defines: &str) -> Machine {
-    let machine = Machine::new(defines);
+    let machine = Machine::with_cache(defines, L2);
     machine.write("mine.toml", QUANTIZE);
     machine.script("python", PEER);
     let converts = "echo '        /*0010*/  F2FP.SATFINITE.E2M1 R1, R2, R3 ;'";
@@ -193,7 +218,7 @@ fn a_suite_is_timed_checked_and_compared_with_its_peers() {
         assert!(case["copy"]["samples_us"].as_array().is_some_and(|samples| samples.len() >= 10), "{case}");
         assert!(samples.len() >= 10 && case["times"]["median_us"].as_f64().expect("a number") > 0.0);
         let (sets, calls) = (case["sets"].as_u64().expect("sets"), case["calls"].as_u64().expect("calls"));
-        assert!(sets * case["bytes"].as_u64().expect("bytes") > 3 << 20, "{case}");
+        assert!(sets * case["bytes"].as_u64().expect("bytes") > 3 * u64::from(L2), "{case}");
         assert!(calls >= 20 && calls.is_multiple_of(sets) && case["rotating"] == true, "{case}");
         let eager = &case["peers"]["eager"];
         assert_eq!(eager["times"]["rounds_us"], json!([40.0, 40.0]), "{case}");
@@ -216,6 +241,23 @@ fn a_suite_is_timed_checked_and_compared_with_its_peers() {
     let stderr = text(&output.stderr);
     assert!(stderr.contains("[1/2] quantize/nvfp4 f32 K=64 M=40: "), "{stderr}");
     assert!(stderr.contains("compile failed"), "{stderr}");
+}
+
+#[test]
+fn a_product_is_compared_by_rows_and_drawn() {
+    let machine = Machine::with_cache("", L2);
+    machine.write("product.toml", PRODUCT);
+    let (file, svg) = (machine.name("product.toml"), machine.name("product.svg"));
+    let arguments =
+        ["bench", "--suites", &file, "--suite", "product", "--quick", "--peers", "none", "--json"];
+    let output = machine.run("0", &[&arguments[..], &["--svg", &svg]].concat());
+    let report = json(&output);
+    assert_eq!(exit_code(&output), 0, "{report}\n{}", text(&output.stderr));
+    let case = &cases(&report)[0];
+    let checked = json!({ "ok": true, "rows": 64, "elements": 64 * 16, "mismatches": 0, "wrong": [] });
+    assert_eq!((&case["kernels"], &case["checked"]), (&1.into(), &checked), "{case}");
+    let image = fs::read_to_string(&svg).expect("an image");
+    assert!(image.contains("<svg") && image.contains("nvfp4 M=150"), "{image}");
 }
 
 #[test]

@@ -22,6 +22,11 @@ impl Machine {
 
     /// Creates a machine whose compiler builds kernels with these definitions.
     pub fn new(defines: &str) -> Machine {
+        Machine::with_cache(defines, 1 << 20)
+    }
+
+    /// [`new`](Self::new), with this L2 cache in bytes.
+    pub fn with_cache(defines: &str, l2_bytes: u32) -> Machine {
         let machine = Machine { folder: tempfile::tempdir().expect("a folder") };
         let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../executor/tests/stand_ins");
         for name in
@@ -36,6 +41,7 @@ impl Machine {
         machine.write("cutlass/include/cute/tensor.hpp", "");
         machine.write("cutlass/tools/util/include/cutlass/util/packed_stride.hpp", "");
         let driver = Command::new("cc")
+            .arg(format!("-DL2_BYTES={l2_bytes}"))
             .args(["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so", "-o"])
             .arg(machine.path("libcuda.so"))
             .arg(stand_ins.join("libcuda.c"))

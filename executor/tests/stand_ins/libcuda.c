@@ -30,7 +30,10 @@ struct event { double time; };
 struct memory { uint64_t address; size_t size; };
 
 enum { LIMIT, FAULT, RESET, CURRENT, L2, CLUSTER, PINNED_LIMIT, SETTINGS };
-static uint64_t settings[SETTINGS] = {[LIMIT] = UINT64_MAX, [L2] = 1 << 20, [CLUSTER] = 2, [PINNED_LIMIT] = UINT64_MAX};
+#ifndef L2_BYTES
+#define L2_BYTES (1 << 20)
+#endif
+static uint64_t settings[SETTINGS] = {[LIMIT] = UINT64_MAX, [L2] = L2_BYTES, [CLUSTER] = 2, [PINNED_LIMIT] = UINT64_MAX};
 enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, STRAYS, PINNED, PINNED_ALLOCATIONS, PAGEABLE,
        COPIES, LOADS, COUNTERS };
 static uint64_t counters[COUNTERS];
