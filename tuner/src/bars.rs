@@ -70,11 +70,9 @@ impl Bars {
         let scale = Scale::of(&self.rows);
         let mut left = 0f32;
         for row in &self.rows {
-            let (text, size) = match row {
-                BarRow::Heading(text) => (text, SMALL + 1.0),
-                BarRow::Group { label, .. } => (label, SMALL),
-            };
-            left = left.max(width(text, size)?);
+            if let BarRow::Group { label, .. } = row {
+                left = left.max(width(label, SMALL)?);
+            }
         }
         let left = MARGIN + left + 12.0;
         let head = MARGIN + 24.0 + self.caption.len() as f32 * 17.0 + 24.0;

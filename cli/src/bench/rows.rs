@@ -1,5 +1,6 @@
 //! Rows of tensors along a symbol: tiled to large inputs, and gathered from large outputs.
 
+use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::{Dim, Module, OpKind, ScaleLayout, Symbol, SymbolValues, Tensor, TensorError, Value, bind};
 
 /// The rows that are drawn; larger inputs repeat them.
@@ -29,6 +30,14 @@ pub(super) fn axes(module: &Module, value: Value, symbol: Symbol) -> Option<Vec<
 /// Returns the number of rows to draw, of `extent` rows.
 pub(super) fn drawn(extent: u64) -> u64 {
     extent.min(DRAWN)
+}
+
+/// Returns the drawn row at each of `extent` rows.
+pub(super) fn repeated(extent: u64) -> Result<Vec<usize>, NoMemory> {
+    let rows = drawn(extent) as usize;
+    let extent = usize::try_from(extent).unwrap_or(usize::MAX);
+    check_memory(extent.saturating_mul(size_of::<usize>()))?;
+    Ok((0..extent).map(|row| row % rows).collect())
 }
 
 /// Returns the rows that are compared: at most 32 from either end, and fewer where a row has many elements or takes
@@ -79,7 +88,12 @@ pub(super) fn gather(tensor: &Tensor, axis: usize, positions: &[usize]) -> Resul
             (&codes, inner * width)
         }
     };
-    let mut gathered = Vec::with_capacity(outer * positions.len() * chunk);
+    let bytes_gathered = outer.saturating_mul(positions.len()).saturating_mul(chunk);
+    check_memory(bytes_gathered).map_err(|NoMemory { bytes }| {
+        let (element, dims) = (tensor.element(), dims.clone());
+        TensorError::Memory { element, dims, bytes }
+    })?;
+    let mut gathered = Vec::with_capacity(bytes_gathered);
     for block in 0..outer {
         for position in positions {
             let start = (block * extent + position) * chunk;
@@ -98,8 +112,9 @@ pub(super) fn gather_all(
     axes: &[usize],
     positions: &[usize],
 ) -> Result<Tensor, TensorError> {
-    let mut gathered = tensor.try_clone()?;
-    for axis in axes {
+    let Some((first, rest)) = axes.split_first() else { return tensor.try_clone() };
+    let mut gathered = gather(tensor, *first, positions)?;
+    for axis in rest {
         gathered = gather(&gathered, *axis, positions)?;
     }
     Ok(gathered)
@@ -161,6 +176,8 @@ mod tests {
         let tensor = numbered(ElementType::F16, &[2, 3], None);
         let tiled = gather(&tensor, 0, &[0, 1, 0, 1, 0]).expect("a tensor");
         assert_eq!((tiled.dims(), &tiled.bytes()[24..30]), (&[5, 3][..], &tensor.bytes()[..6]));
+        assert_eq!(repeated(130).expect("memory")[62..67], [62, 63, 0, 1, 2]);
+        assert!(repeated(u64::MAX).is_err(), "more than the address space");
         let square = gather_all(&numbered(ElementType::F32, &[4, 4], None), &[0, 1], &[3, 0]);
         assert_eq!(square.expect("a tensor").dims(), [2, 2]);
     }

@@ -7,6 +7,7 @@ use fourfold::{Backend, CompileOptions, Compiled, Error as BackendError, Event, 
 use fourfold_executor::device::{Device, DeviceError, Gpu};
 use fourfold_executor::measure::{LEAST_CALLS, LastOutputs, Rotation, RotationError, Rounds};
 use fourfold_executor::{DEVICE_ERROR, DEVICE_MEMORY, Refused, RunError, RunOptions, driver_release};
+use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::sample::{self, Recipe};
 use fourfold_ir::{Bound, Program, Symbol, Tensor, TensorError, Value, bind};
 
@@ -17,7 +18,7 @@ use super::plan::fallback_reasons;
 use super::report::{
     BenchReport, CaseReport, CaseState, MachineReport, PEERS, PeerReport, ProtocolReport, Times,
 };
-use super::rows::{axes, drawn, gather_all};
+use super::rows::{axes, drawn, gather_all, repeated};
 use crate::error::Error;
 use crate::version::Version;
 
@@ -305,14 +306,16 @@ impl Bench<'_> {
             let along = rows.zip(value).and_then(|(symbol, value)| axes(module, value, symbol));
             let mut tensor = match along {
                 Some(along) if !along.is_empty() && extent > drawn(extent) => {
-                    let rows = drawn(extent) as usize;
-                    let positions: Vec<usize> = (0..extent as usize).map(|row| row % rows).collect();
+                    let no_memory = |NoMemory { bytes }| Error::Memory { what: format!("%{name}"), bytes };
+                    let positions = repeated(extent).map_err(no_memory)?;
                     gather_all(&tensor, &along, &positions).map_err(too_large)?
                 }
                 _ => tensor,
             };
             if let Some(constant) = job.constants.get(&name) {
                 let (element, dims, layout) = (tensor.element(), tensor.dims().to_vec(), tensor.layout());
+                let no_memory = |NoMemory { bytes }| Error::Memory { what: format!("%{name}"), bytes };
+                check_memory(tensor.count().saturating_mul(size_of::<f64>())).map_err(no_memory)?;
                 let values = vec![*constant; tensor.count()];
                 tensor = Tensor::from_f64(element, dims, layout, &values).map_err(too_large)?;
             }
