@@ -74,6 +74,8 @@ class Timed:
             drawn = [shared.get(item["name"]) if not item["rotates"] else draw(item) for item in request["inputs"]]
             self.sets.append(drawn)
         self.request = request
+        # The graph reads tensors of the function's module, which must live as long.
+        self.function = function
         self.calls = request["calls"]
         self.stream = torch.cuda.Stream()
         self.stream.wait_stream(torch.cuda.current_stream())
