@@ -1,7 +1,7 @@
 //! Measures suites of programs against a copy and against torch, and checks every output.
 //!
 //! [`suites`] reads suites from `bench/suites.toml` and from files of users, [`jobs`] expands them to programs and
-//! sizes, [`dry_run`] plans these, and [`bench`] measures them.
+//! sizes, [`dry_run`] plans these, and [`bench()`] measures them.
 
 mod check;
 mod jobs;
