@@ -1,11 +1,9 @@
 //! Merges whole regions: one into the only region that uses its values, and siblings that read the same matrix.
 
-use std::collections::HashMap;
-
 use fourfold_ir::{Entity, Op, Value};
 
 use super::forming::{Former, Unit, is_in, written};
-use super::shapes::{Place, Space};
+use super::shapes::Place;
 use crate::plan::RowShape;
 
 impl Former<'_> {
@@ -67,22 +65,31 @@ impl Former<'_> {
     /// Merges regions of one stage, depth and space that read the same matrix, so that it is read once. None of them
     /// waits for another.
     pub(super) fn merge_siblings(&mut self) {
-        type Key<'b> = (usize, usize, bool, &'b Space, Value);
-        let mut readers: HashMap<Key<'_>, Vec<usize>> = HashMap::new();
-        let mut order: Vec<Key<'_>> = Vec::new();
-        let regions = std::mem::take(&mut self.regions);
-        for (position, region) in regions.iter().enumerate().filter(|(_, region)| !region.ops.is_empty()) {
+        // By value: groups of regions.
+        let mut readers: Vec<Vec<Vec<usize>>> = vec![Vec::new(); self.program.module().values.len()];
+        let mut order: Vec<(Value, usize)> = Vec::new();
+        for (position, region) in self.regions.iter().enumerate().filter(|(_, region)| !region.ops.is_empty())
+        {
             for (value, _) in region.reads.iter().filter(|(_, place)| *place == Place::of(RowShape::Matrix)) {
-                let key = (region.stage, region.depth, region.is_static, &region.space, *value);
-                let found = readers.entry(key).or_default();
-                if found.is_empty() {
-                    order.push(key);
+                let groups = &mut readers[value.index()];
+                let same = |group: &Vec<usize>| {
+                    let other = &self.regions[group[0]];
+                    (other.stage, other.depth, other.is_static)
+                        == (region.stage, region.depth, region.is_static)
+                        && other.space == region.space
+                };
+                match groups.iter().rposition(same) {
+                    Some(group) => groups[group].push(position),
+                    None => {
+                        order.push((*value, groups.len()));
+                        groups.push(vec![position]);
+                    }
                 }
-                found.push(position);
             }
         }
-        let groups: Vec<Vec<usize>> = order.iter().map(|key| readers[key].clone()).collect();
-        self.regions = regions;
+        let groups =
+            order.into_iter().map(|(value, group)| std::mem::take(&mut readers[value.index()][group]));
+        let groups: Vec<Vec<usize>> = groups.filter(|group| group.len() > 1).collect();
         for group in groups {
             let mut into = self.root(group[0]);
             for other in &group[1..] {

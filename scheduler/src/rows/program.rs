@@ -1,7 +1,5 @@
 //! Plans the kernel of a region: its operands, steps, outputs and constraints.
 
-use std::collections::HashMap;
-
 use fourfold_ir::{
     BinaryKind, ConstantValue, Dim, ElementType, Op, OpKind, Program, QuantizedFormat, ReduceKind,
     RowCapability, UnaryKind, Value,
@@ -31,8 +29,8 @@ pub(crate) fn plan_rows(
         steps: Vec::new(),
         outputs: Vec::new(),
         written: Vec::new(),
-        known: HashMap::new(),
-        places: HashMap::new(),
+        known: Vec::new(),
+        places: Vec::new(),
         matrices: None,
     };
     for op in &ops {
@@ -58,10 +56,10 @@ struct Builder<'a> {
     steps: Vec<RowStep>,
     outputs: Vec<RowOutput>,
     written: Vec<Value>,
-    /// The values that the ops define.
-    known: HashMap<Value, RowRef>,
+    /// The values that the ops define: few, so that a search is faster than a hash.
+    known: Vec<(Value, RowRef)>,
     /// Their places once they are written: a broadcast value has fewer elements until then.
-    places: HashMap<Value, RowShape>,
+    places: Vec<(Value, RowShape)>,
     /// L and M, if the layout of scales depends on them.
     matrices: Option<[Dim; 2]>,
 }
@@ -72,8 +70,8 @@ impl Builder<'_> {
         let operation = &module.ops[op];
         if operation.kind == OpKind::Reshape {
             let (operand, result) = (operation.operands[0], operation.results[0]);
-            self.known.insert(result, *self.known.get(&operand)?);
-            self.places.insert(result, *self.places.get(&operand)?);
+            self.known.push((result, find(&self.known, operand)?));
+            self.places.push((result, find(&self.places, operand)?));
             return Some(());
         }
         if let OpKind::Constant(ConstantValue::Splat(number)) = operation.kind {
@@ -85,12 +83,12 @@ impl Builder<'_> {
         let read: Vec<RowRef> =
             needs.reads.into_iter().map(|(value, place)| self.reference(value, place)).collect();
         let result = operation.results[0];
-        self.places.insert(result, shape);
+        self.places.push((result, shape));
         let element = module.ty(result).element;
         let kind = match operation.kind {
             OpKind::BlockQuantize { .. } => return Some(()),
             OpKind::Broadcast => {
-                self.known.insert(result, read[0]);
+                self.known.push((result, read[0]));
                 return Some(());
             }
             OpKind::Softmax { .. } => {
@@ -124,13 +122,13 @@ impl Builder<'_> {
 
     /// States that the last step is a value.
     fn define(&mut self, value: Value) -> Option<()> {
-        self.known.insert(value, RowRef::Step(self.steps.len().checked_sub(1)?));
+        self.known.push((value, RowRef::Step(self.steps.len().checked_sub(1)?)));
         Some(())
     }
 
     fn reference(&mut self, value: Value, place: Place) -> RowRef {
-        if let Some(known) = self.known.get(&value) {
-            return *known;
+        if let Some(known) = find(&self.known, value) {
+            return known;
         }
         let element = self.program.module().ty(value).element;
         let operand = RowOperand { shape: place.shape, element, repeats: place.repeat.is_some() };
@@ -146,7 +144,7 @@ impl Builder<'_> {
     fn constant(&mut self, value: Value, number: f64) -> Option<()> {
         let ty = self.program.module().ty(value);
         if let Some(place) = self.space.class(&ty.shape) {
-            self.places.insert(value, place);
+            self.places.push((value, place));
         }
         let element = ty.element;
         self.push(RowStepKind::Constant(bits(element, number)), Vec::new(), element, RowShape::Scalar);
@@ -190,11 +188,7 @@ impl Builder<'_> {
             (&operation.kind, &operation.results[..])
         {
             let of = operation.operands[0];
-            let of = self
-                .known
-                .get(&of)
-                .copied()
-                .unwrap_or_else(|| self.reference(of, Place::of(RowShape::Matrix)));
+            let of = self.reference(of, Place::of(RowShape::Matrix));
             let global = match operation.operands.get(1) {
                 None => None,
                 Some(global) => match self.reference(*global, Place::of(RowShape::Scalar)) {
@@ -218,9 +212,9 @@ impl Builder<'_> {
         }
         for result in operation.results.iter().filter(|result| is_written(self.program, **result, ops)) {
             let ty = module.ty(*result);
-            let of = *self.known.get(result)?;
+            let of = find(&self.known, *result)?;
             // A broadcast value has fewer elements until it is written. A reduction writes one per row.
-            let class = *self.places.get(result)?;
+            let class = find(&self.places, *result)?;
             let of = self.whole(of, ty.element, class);
             self.outputs.push(RowOutput { of, kind: RowOutputKind::Value });
             self.written.push(*result);
@@ -242,6 +236,10 @@ impl Builder<'_> {
         }
         self.push(RowStepKind::Convert, vec![value], element, class)
     }
+}
+
+fn find<T: Copy>(known: &[(Value, T)], value: Value) -> Option<T> {
+    known.iter().find(|(other, _)| *other == value).map(|(_, found)| *found)
 }
 
 /// The bits of a number of an element type as an f32, or as an i32 or i1.
