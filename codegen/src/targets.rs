@@ -121,8 +121,8 @@ pub const TARGETS: &[Target] = &[
         hardware: "H100, H200: FP4 is decoded exactly for 16-bit tensor cores (wgmma)",
         formats: FP4,
         grid: SM90_GRID,
-        // On Hopper, threads that multiply also compute the epilogue, and only wide tiles hold whole blocks. On an H100,
-        // an epilogue that quantizes 2048 × 14336 values takes 190 µs longer than one that only writes them.
+        // On Hopper, threads that multiply also compute the epilogue, and only wide tiles hold whole blocks. A Llama MLP
+        // of 2048 rows took 1206 µs with a quantizing epilogue on an H100, and 1089 µs with a kernel of its own.
         quantizes_apart: true,
     },
     Target {

@@ -22,9 +22,10 @@ use crate::root::Root;
 /// Partitions a program into segments, in an order in which they can run.
 ///
 /// Each `scaled_mma` that the target accepts becomes a kernel. The kernel takes as many of the following ops
-/// as its epilogue computes, and writes every value that is used outside. A plain `mma` never becomes a
-/// kernel. A `block_quantize` outside every epilogue becomes a segment of the device tier if the target has a
-/// kernel for it. All other ops go to fallback segments. Each op outside the kernel tier has a [`Rejection`].
+/// as its epilogue computes, without a `block_quantize` that the target computes faster alone. It writes every value
+/// that is used outside. A plain `mma` never becomes a kernel. Other ops become segments of the device tier where the
+/// target has them: row and column kernels, moves, views, constants, a library's `mma`. The rest go to fallback
+/// segments. Each op outside the kernel tier has a [`Rejection`].
 ///
 /// The result depends on the arguments only. The time is proportional to the size of the program.
 pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {

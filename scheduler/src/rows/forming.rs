@@ -456,7 +456,7 @@ fn static_ops(program: &Program) -> Vec<bool> {
     for (op, _) in module.ops.iter().filter(|(_, operation)| operation.kind == OpKind::Broadcast) {
         is_static[op.index()] = false;
     }
-    // What reads a broadcast value is computed beside it.
+    // The users of a broadcast value are computed beside it.
     for (op, operation) in module.ops.iter() {
         let producers = operation.operands.iter().filter_map(|value| module.defining_op(*value));
         is_static[op.index()] &= producers.into_iter().all(|producer| is_static[producer.index()]);

@@ -49,7 +49,7 @@ impl Draft {
 
     fn moved(&mut self, op: &str, value: &Val, dims: &[Extent]) -> Val {
         self.read(&value.name, false);
-        // What no other part may read stays so.
+        // A value that no other part may read stays so.
         let origin = if value.origin == Origin::Apart { Origin::Apart } else { Origin::Move };
         self.result_with(op, dims, value.element, value.layout, origin)
     }

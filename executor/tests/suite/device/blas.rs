@@ -264,7 +264,7 @@ fn a_run_searches_only_for_new_problems() {
     };
     // One search for each alignment.
     assert_eq!([run(7), run(7), run(8), run(7), run(8)], [2, 0, 2, 0, 0]);
-    // What failed is tried again.
+    // A failed search is tried again.
     set(Setting::NoAlgorithm, 1);
     let fixture = tier(TWO, &[("M", 9)]).with_library(Ok(blas.clone()));
     let ran = |fixture: &Fixture| {
