@@ -1,0 +1,163 @@
+//! Backends: options as text, and the log.
+
+use std::ffi::c_void;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fourfold::executor::cache::CacheOptions;
+use fourfold::executor::environment::Environment;
+use fourfold::{Backend, CacheChoice, Claim, CompileOptions, Event, Options, chain};
+
+use crate::abi::{BackendCreateArgs, LogFn, Str};
+use crate::error::{ErrorHandle, destroy, guard};
+use crate::memory::{array, borrow, read, text};
+
+/// A backend, shared with the modules that it compiled.
+#[derive(Debug)]
+pub struct BackendHandle(pub(crate) Arc<Shared>);
+
+/// The state of a backend.
+#[derive(Debug)]
+pub struct Shared {
+    pub(crate) backend: Backend,
+    pub(crate) compile: CompileOptions,
+    pub(crate) log: Log,
+}
+
+/// The host's log function.
+#[derive(Clone, Copy, Debug)]
+pub struct Log {
+    function: Option<LogFn>,
+    user: *mut c_void,
+}
+
+// SAFETY: the header requires a function that may be called on any thread with this pointer.
+unsafe impl Send for Log {}
+// SAFETY: as above.
+unsafe impl Sync for Log {}
+
+/// The levels of log lines.
+const INFO: i32 = 0;
+const WARNING: i32 = 1;
+
+impl Log {
+    /// Passes an event to the host.
+    pub(crate) fn event(&self, event: &Event) {
+        let level = match event {
+            Event::Failed { .. } | Event::Refused { .. } => WARNING,
+            _ => INFO,
+        };
+        if let Some(function) = self.function {
+            let line = event.to_string();
+            // SAFETY: the host vouches for its function; the line lives for the call.
+            unsafe { function(self.user, level, text(&line)) };
+        }
+    }
+}
+
+/// The options that the host may set, with their meaning in the header.
+const KEYS: [&str; 10] =
+    ["target", "device", "claim", "contract", "emulate", "provision", "known_bad", "cache", "jobs", "build"];
+
+/// The options of planning and of compilation.
+#[derive(Debug, Default)]
+struct Choices {
+    options: Options,
+    compile: CompileOptions,
+}
+
+impl Choices {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ErrorHandle> {
+        let wrong = |expected: &str| {
+            ErrorHandle::argument(format!("the option `{key}` is `{value}`; expected {expected}"))
+        };
+        let switch = || match value {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(wrong("`true` or `false`")),
+        };
+        match key {
+            "target" => self.options.target = Some(value.to_owned()),
+            "device" => {
+                self.options.device = value.parse().map_err(|_| wrong("the number of a GPU or `none`"))?
+            }
+            "claim" => {
+                self.options.claim = Claim::from_name(value)
+                    .ok_or_else(|| wrong("`everything`, `device` or `kernels_only`"))?;
+            }
+            "contract" => self.options.contract = switch()?,
+            "emulate" => self.options.emulate = switch()?,
+            "provision" => self.compile.toolchain.provision = switch()?,
+            "known_bad" => self.compile.toolchain.allow_known_bad = switch()?,
+            "cache" if value == "none" => self.compile.cache = CacheChoice::None,
+            "cache" => {
+                let mut cache =
+                    CacheOptions::from_environment(&Environment::from_process()).map_err(|error| {
+                        ErrorHandle::argument(format!("{}; {}", chain(&error), error.remedy()))
+                    })?;
+                cache.folder = PathBuf::from(value);
+                self.compile.cache = CacheChoice::At(cache);
+            }
+            "jobs" => match value.parse() {
+                Ok(jobs) if jobs > 0 => self.compile.jobs = Some(jobs),
+                _ => return Err(wrong("a number above 0")),
+            },
+            "build" => {
+                self.compile.build_anyway = match value {
+                    "always" => true,
+                    "needed" => false,
+                    _ => return Err(wrong("`always` or `needed`")),
+                }
+            }
+            _ => {
+                let message = format!("no option is named `{key}`; the options are {}", KEYS.join(", "));
+                return Err(ErrorHandle::argument(message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `fourfold_api.backend_create`.
+///
+/// # Safety
+/// As the header says.
+pub unsafe extern "C" fn backend_create(args: *mut BackendCreateArgs) -> *mut ErrorHandle {
+    guard(|| {
+        // SAFETY: the caller vouches for the struct, and for the memory that it points to.
+        let known = unsafe { read(args)? };
+        // SAFETY: as above.
+        let entries = unsafe { array(known.options, known.option_count, "options")? };
+        let mut choices = Choices::default();
+        for entry in entries {
+            // SAFETY: as above.
+            let (key, value) =
+                unsafe { (borrow(entry.key, "the key of an option")?, borrow(entry.value, "an option")?) };
+            choices.set(key, value)?;
+        }
+        let backend = Backend::new(&choices.options)?;
+        let log = Log { function: known.log, user: known.log_user };
+        let shared = Shared { backend, compile: choices.compile, log };
+        // SAFETY: `read` has checked that the struct has this field.
+        unsafe { (*args).backend = Box::into_raw(Box::new(BackendHandle(Arc::new(shared)))) };
+        Ok(())
+    })
+}
+
+/// `fourfold_api.backend_destroy`.
+///
+/// # Safety
+/// As the header says.
+pub unsafe extern "C" fn backend_destroy(backend: *mut BackendHandle) {
+    // SAFETY: the caller vouches for it.
+    unsafe { destroy(backend) }
+}
+
+/// `fourfold_api.backend_target`.
+///
+/// # Safety
+/// As the header says.
+pub unsafe extern "C" fn backend_target(backend: *const BackendHandle) -> Str {
+    // SAFETY: the caller vouches for it.
+    unsafe { backend.as_ref() }.map_or(text(""), |backend| text(&backend.0.backend.capabilities().target))
+}
