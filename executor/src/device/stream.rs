@@ -466,8 +466,8 @@ impl Graph {
     /// [`DeviceError::OtherDevice`] when the stream belongs to another device than the graph, or the driver's error.
     ///
     /// # Safety
-    /// Everything recorded must still be valid. Its memory must exist until the device is done, and a kernel that
-    /// allows one launch in flight must have no other. A recorded kernel is code of a library, which the graph does
+    /// Everything recorded must still be valid. Its memory must exist until the device is done, and other work that uses
+    /// it must be ordered before or after the launch. A recorded kernel is code of a library, which the graph does
     /// not keep loaded. So the [`PreparedProgram`](crate::PreparedProgram) or [`Prepared`](crate::kernel::Prepared)
     /// whose launch was recorded must live until the device is done.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), DeviceError> {

@@ -7,8 +7,9 @@ use super::{Addresses, Kernel, Status, answer};
 
 /// The launch parameters of one call, freed on drop.
 ///
-/// A prepared call belongs to one device and may have at most one launch in flight. It keeps its kernel's library
-/// loaded, but does not know when the device is done: see [`Prepared::launch`].
+/// A prepared call belongs to one device. Its launches share a workspace, so the device must run them one after the
+/// other. Their parameters are host memory that a launch copies, so they may change while it is in flight. The call keeps
+/// its kernel's library loaded, but does not know when the device is done: see [`Prepared::launch`].
 #[derive(Debug)]
 pub struct Prepared {
     handle: NonNull<c_void>,
@@ -36,7 +37,7 @@ impl Prepared {
     /// When the kernel refuses an address; the old ones then stay.
     ///
     /// # Safety
-    /// As for [`Kernel::prepare`]. No launch of this call may be in flight.
+    /// As for [`Kernel::prepare`]. Launches in flight keep the addresses that they were launched with.
     pub unsafe fn update_addresses(&mut self, addresses: &Addresses) -> Result<(), Status> {
         let symbols = self.kernel.symbols();
         answer(|message, size| {
@@ -52,8 +53,8 @@ impl Prepared {
     ///
     /// # Safety
     /// The device and context of [`Kernel::prepare`] must be current, and the stream must belong to them. Until the
-    /// device is done, every pointer and the workspace must stay valid, and the call must not be launched again.
-    /// Neither it nor the last handle of its kernel may be dropped before, since unloading a library removes its code
+    /// device is done, every pointer and the workspace must stay valid. Work that uses the workspace, such as another
+    /// launch of this call, must be ordered before or after this launch, as on one stream. Neither the call nor the last handle of its kernel may be dropped before, since unloading a library removes its code
     /// from the device.
     pub unsafe fn launch(&mut self, stream: *mut c_void) -> Result<(), Status> {
         // SAFETY: the handle is live until drop; the caller vouches for the stream.

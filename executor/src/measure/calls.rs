@@ -7,8 +7,8 @@ use super::{Refusal, Stop};
 use crate::device::{DeviceError, Event, Graph};
 use crate::kernel::{Device, Kernel, Prepared};
 
-/// The prepared calls of both halves. A prepared call may have one launch in flight, so each is recorded or launched
-/// at most once between synchronizations. A graph contains each of its calls once.
+/// The prepared calls of both halves. Each has its own workspace, and is recorded or launched at most once between
+/// synchronizations. A graph contains each of its calls once.
 #[derive(Debug)]
 pub(super) struct Calls<'a> {
     sets: &'a Sets<'a>,

@@ -15,7 +15,7 @@
 //!    device busy while the host launches the replay.
 //! 5. After the last replay, all of its outputs are compared again.
 //!
-//! A prepared call may have one launch in flight ([`Prepared`](crate::kernel::Prepared)). So each call in a graph is
+//! Launches of a prepared call share its workspace ([`Prepared`](crate::kernel::Prepared)). So each call in a graph is
 //! separate, with its own workspace, and a graph is launched again only after synchronization.
 //!
 //! Limits that the caller must handle:

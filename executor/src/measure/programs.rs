@@ -5,7 +5,7 @@
 //! many calls each. A replay poisons the outputs of the timed graph, launches the lead graph, and then times the other
 //! one. So caches are in a steady state, and the host launches the timed graph while the device is busy.
 //!
-//! A prepared program may have one launch in flight, so each call of a graph is a program of its own with its own
+//! Launches of a prepared program share its workspace, so each call of a graph is a program of its own with its own
 //! workspace. A graph is launched again only after synchronization.
 
 use std::collections::HashMap;

@@ -11,7 +11,7 @@ use crate::blas::Matmul;
 use crate::device::{DeviceError, Stream};
 use crate::kernel::{Prepared, Status};
 
-/// A call with its addresses. It has at most one launch in flight, and is not dropped while it has one.
+/// A call with its addresses. It is not dropped while a launch is in flight.
 #[derive(Debug)]
 pub(super) enum Launch {
     /// A generated kernel.
@@ -68,7 +68,7 @@ impl Launch {
     /// Replaces the addresses.
     ///
     /// # Safety
-    /// As for [`Launch::of`]. No launch may be in flight.
+    /// As for [`Launch::of`]. Launches in flight keep the old addresses.
     pub(super) unsafe fn update(
         &mut self,
         roles: &Roles,

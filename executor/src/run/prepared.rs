@@ -18,8 +18,9 @@ use crate::kernel::Status;
 
 /// The built launches of a program or segment, ready to be put on a stream.
 ///
-/// It belongs to one device and may have at most one launch in flight. It must not be dropped while a launch is in
-/// flight, as the caller of [`PreparedProgram::launch`] promises.
+/// It belongs to one device. Several launches may be in flight if the device runs them one after the other, as on one
+/// stream: they share the workspace. It must not be dropped while a launch is in flight, as the caller of
+/// [`PreparedProgram::launch`] promises.
 #[derive(Debug)]
 pub struct PreparedProgram {
     pub(super) steps: Vec<ReadyStep>,
@@ -107,8 +108,9 @@ impl PreparedProgram {
     /// error if it has one; earlier kernels are then already on the stream.
     ///
     /// # Safety
-    /// Until the device is done, this must not be launched again, changed or dropped, and all memory that it reads or
-    /// writes must stay valid. Each launch of a graph that captured it is a launch of it.
+    /// Until the device is done, this must not be dropped, and all memory that it reads or writes must stay valid. Work
+    /// that uses the workspace, such as another launch of this, must be ordered before or after this launch, as on one
+    /// stream. Each launch of a graph that captured it is a launch of it.
     pub unsafe fn launch(&mut self, stream: &Stream) -> Result<(), DeviceError> {
         if !self.device.owns(stream) {
             return Err(DeviceError::OtherDevice { what: "stream" });
@@ -137,8 +139,8 @@ impl PreparedProgram {
     /// When an address is unsuitable; all old addresses then stay.
     ///
     /// # Safety
-    /// As for [`Preparation::build`](super::Preparation::build). No launch may be in flight. Graphs that captured
-    /// this keep the old addresses.
+    /// As for [`Preparation::build`](super::Preparation::build). Launches in flight, and graphs that captured this, keep
+    /// the old addresses.
     pub unsafe fn update_addresses(&mut self, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
         let mut all = self.addresses.clone();
         all.extend(addresses);

@@ -323,7 +323,8 @@ typedef struct {
   size_t struct_size;
   void *ext;
   fourfold_prepared *prepared;
-  void *const *inputs, *outputs; /* device addresses, as in fourfold_prepare_args; both or none */
+  void *const *inputs;  /* device addresses, as in fourfold_prepare_args */
+  void *const *outputs; /* likewise; both arrays or none */
   size_t input_count, output_count;
   void *stream;
 } fourfold_launch_args;

@@ -3,13 +3,16 @@
 
 use std::ffi::{c_char, c_void};
 
-use crate::backend::BackendHandle;
-use crate::error::ErrorHandle;
-use crate::info::InfoHandle;
-use crate::module::ModuleHandle;
-use crate::prepared::PreparedHandle;
-use crate::report::ReportHandle;
-use crate::session::SessionHandle;
+/// Handles that only the library looks into.
+macro_rules! opaque {
+    ($($name:ident)*) => {$(
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct $name([u8; 0]);
+    )*};
+}
+
+opaque! { Error Backend Report Module Info Session Prepared }
 
 /// The version of the interface.
 pub const VERSION: Version = Version { major: 1, minor: 0 };
@@ -47,6 +50,13 @@ pub struct Version {
 pub struct Str {
     pub ptr: *const c_char,
     pub len: usize,
+}
+
+impl Str {
+    /// Text of ours, for as long as it lives.
+    pub const fn of(text: &str) -> Str {
+        Str { ptr: text.as_ptr().cast(), len: text.len() }
+    }
 }
 
 #[repr(C)]
@@ -137,7 +147,7 @@ pub struct BackendCreateArgs {
     pub option_count: usize,
     pub log: Option<LogFn>,
     pub log_user: *mut c_void,
-    pub backend: *mut BackendHandle,
+    pub backend: *mut Backend,
 }
 
 #[repr(C)]
@@ -145,9 +155,9 @@ pub struct BackendCreateArgs {
 pub struct QuerySupportArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub backend: *mut BackendHandle,
+    pub backend: *mut Backend,
     pub ir: Str,
-    pub report: *mut ReportHandle,
+    pub report: *mut Report,
     pub decisions: *const Decision,
     pub decision_count: usize,
     pub segments: *const Segment,
@@ -159,11 +169,11 @@ pub struct QuerySupportArgs {
 pub struct CompileArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub backend: *mut BackendHandle,
+    pub backend: *mut Backend,
     pub ir: Str,
     pub flags: u32,
     pub reserved: u32,
-    pub module: *mut ModuleHandle,
+    pub module: *mut Module,
 }
 
 #[repr(C)]
@@ -171,7 +181,7 @@ pub struct CompileArgs {
 pub struct ModuleWaitArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub module: *mut ModuleHandle,
+    pub module: *mut Module,
     pub timeout_ms: i64,
     pub is_ready: u32,
     pub reserved: u32,
@@ -182,10 +192,10 @@ pub struct ModuleWaitArgs {
 pub struct ModuleInfoArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub module: *const ModuleHandle,
+    pub module: *const Module,
     pub symbols: *const SymbolExtent,
     pub symbol_count: usize,
-    pub info: *mut InfoHandle,
+    pub info: *mut Info,
     pub inputs: *const Port,
     pub outputs: *const Port,
     pub input_count: usize,
@@ -205,7 +215,7 @@ pub struct ModuleInfoArgs {
 pub struct ExecuteArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub module: *const ModuleHandle,
+    pub module: *const Module,
     pub inputs: *const TensorView,
     pub outputs: *const TensorView,
     pub input_count: usize,
@@ -220,12 +230,12 @@ pub struct ExecuteArgs {
 pub struct SessionCreateArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub module: *mut ModuleHandle,
+    pub module: *mut Module,
     pub params: *const TensorView,
     pub param_count: usize,
     pub symbols: *const SymbolExtent,
     pub symbol_count: usize,
-    pub session: *mut SessionHandle,
+    pub session: *mut Session,
 }
 
 #[repr(C)]
@@ -233,7 +243,7 @@ pub struct SessionCreateArgs {
 pub struct SessionRunArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub session: *mut SessionHandle,
+    pub session: *mut Session,
     pub inputs: *const TensorView,
     pub outputs: *const TensorView,
     pub input_count: usize,
@@ -247,8 +257,8 @@ pub struct SessionRunArgs {
 pub struct PrepareArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub module: *mut ModuleHandle,
-    pub session: *mut SessionHandle,
+    pub module: *mut Module,
+    pub session: *mut Session,
     pub symbols: *const SymbolExtent,
     pub symbol_count: usize,
     pub inputs: *const *mut c_void,
@@ -258,7 +268,7 @@ pub struct PrepareArgs {
     pub workspace: *mut c_void,
     pub workspace_size: usize,
     pub stream: *mut c_void,
-    pub prepared: *mut PreparedHandle,
+    pub prepared: *mut Prepared,
 }
 
 #[repr(C)]
@@ -266,7 +276,7 @@ pub struct PrepareArgs {
 pub struct LaunchArgs {
     pub struct_size: usize,
     pub ext: *mut c_void,
-    pub prepared: *mut PreparedHandle,
+    pub prepared: *mut Prepared,
     pub inputs: *const *mut c_void,
     pub outputs: *const *mut c_void,
     pub input_count: usize,
@@ -284,28 +294,28 @@ pub struct Api {
     pub features: u32,
     pub reserved: u32,
     pub name: Str,
-    pub error_destroy: unsafe extern "C" fn(*mut ErrorHandle),
-    pub error_code: unsafe extern "C" fn(*const ErrorHandle) -> i32,
-    pub error_message: unsafe extern "C" fn(*const ErrorHandle) -> Str,
-    pub error_reason: unsafe extern "C" fn(*const ErrorHandle) -> Str,
-    pub backend_create: unsafe extern "C" fn(*mut BackendCreateArgs) -> *mut ErrorHandle,
-    pub backend_destroy: unsafe extern "C" fn(*mut BackendHandle),
-    pub backend_target: unsafe extern "C" fn(*const BackendHandle) -> Str,
-    pub query_support: unsafe extern "C" fn(*mut QuerySupportArgs) -> *mut ErrorHandle,
-    pub report_destroy: unsafe extern "C" fn(*mut ReportHandle),
-    pub compile: unsafe extern "C" fn(*mut CompileArgs) -> *mut ErrorHandle,
-    pub module_wait: unsafe extern "C" fn(*mut ModuleWaitArgs) -> *mut ErrorHandle,
-    pub module_cancel: unsafe extern "C" fn(*mut ModuleHandle),
-    pub module_info: unsafe extern "C" fn(*mut ModuleInfoArgs) -> *mut ErrorHandle,
-    pub info_destroy: unsafe extern "C" fn(*mut InfoHandle),
-    pub module_destroy: unsafe extern "C" fn(*mut ModuleHandle),
-    pub execute: unsafe extern "C" fn(*const ExecuteArgs) -> *mut ErrorHandle,
-    pub session_create: unsafe extern "C" fn(*mut SessionCreateArgs) -> *mut ErrorHandle,
-    pub session_run: unsafe extern "C" fn(*mut SessionRunArgs) -> *mut ErrorHandle,
-    pub session_destroy: unsafe extern "C" fn(*mut SessionHandle),
-    pub prepare: unsafe extern "C" fn(*mut PrepareArgs) -> *mut ErrorHandle,
-    pub launch: unsafe extern "C" fn(*const LaunchArgs) -> *mut ErrorHandle,
-    pub prepared_destroy: unsafe extern "C" fn(*mut PreparedHandle),
+    pub error_destroy: unsafe extern "C" fn(*mut Error),
+    pub error_code: unsafe extern "C" fn(*const Error) -> i32,
+    pub error_message: unsafe extern "C" fn(*const Error) -> Str,
+    pub error_reason: unsafe extern "C" fn(*const Error) -> Str,
+    pub backend_create: unsafe extern "C" fn(*mut BackendCreateArgs) -> *mut Error,
+    pub backend_destroy: unsafe extern "C" fn(*mut Backend),
+    pub backend_target: unsafe extern "C" fn(*const Backend) -> Str,
+    pub query_support: unsafe extern "C" fn(*mut QuerySupportArgs) -> *mut Error,
+    pub report_destroy: unsafe extern "C" fn(*mut Report),
+    pub compile: unsafe extern "C" fn(*mut CompileArgs) -> *mut Error,
+    pub module_wait: unsafe extern "C" fn(*mut ModuleWaitArgs) -> *mut Error,
+    pub module_cancel: unsafe extern "C" fn(*mut Module),
+    pub module_info: unsafe extern "C" fn(*mut ModuleInfoArgs) -> *mut Error,
+    pub info_destroy: unsafe extern "C" fn(*mut Info),
+    pub module_destroy: unsafe extern "C" fn(*mut Module),
+    pub execute: unsafe extern "C" fn(*const ExecuteArgs) -> *mut Error,
+    pub session_create: unsafe extern "C" fn(*mut SessionCreateArgs) -> *mut Error,
+    pub session_run: unsafe extern "C" fn(*mut SessionRunArgs) -> *mut Error,
+    pub session_destroy: unsafe extern "C" fn(*mut Session),
+    pub prepare: unsafe extern "C" fn(*mut PrepareArgs) -> *mut Error,
+    pub launch: unsafe extern "C" fn(*const LaunchArgs) -> *mut Error,
+    pub prepared_destroy: unsafe extern "C" fn(*mut Prepared),
 }
 
 // SAFETY: the table is never written, and its pointers are functions and static text.

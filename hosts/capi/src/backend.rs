@@ -8,13 +8,16 @@ use fourfold::executor::cache::CacheOptions;
 use fourfold::executor::environment::Environment;
 use fourfold::{Backend, CacheChoice, Claim, CompileOptions, Event, Options, chain};
 
-use crate::abi::{BackendCreateArgs, LogFn, Str};
-use crate::error::{ErrorHandle, destroy, guard};
-use crate::memory::{array, borrow, read, text};
+use crate::abi::{self, BackendCreateArgs, LogFn, Str};
+use crate::error::{ErrorHandle, guard};
+use crate::handles::{destroy, give, handles, look};
+use crate::memory::{array, borrow, read};
 
 /// A backend, shared with the modules that it compiled.
 #[derive(Debug)]
 pub struct BackendHandle(pub(crate) Arc<Shared>);
+
+handles! { BackendHandle = Backend "backend" }
 
 /// The state of a backend.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ impl Log {
         if let Some(function) = self.function {
             let line = event.to_string();
             // SAFETY: the host vouches for its function; the line lives for the call.
-            unsafe { function(self.user, level, text(&line)) };
+            unsafe { function(self.user, level, Str::of(&line)) };
         }
     }
 }
@@ -122,7 +125,7 @@ impl Choices {
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn backend_create(args: *mut BackendCreateArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn backend_create(args: *mut BackendCreateArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
@@ -139,7 +142,7 @@ pub unsafe extern "C" fn backend_create(args: *mut BackendCreateArgs) -> *mut Er
         let log = Log { function: known.log, user: known.log_user };
         let shared = Shared { backend, compile: choices.compile, log };
         // SAFETY: `read` has checked that the struct has this field.
-        unsafe { (*args).backend = Box::into_raw(Box::new(BackendHandle(Arc::new(shared)))) };
+        unsafe { (*args).backend = give(BackendHandle(Arc::new(shared))) };
         Ok(())
     })
 }
@@ -148,16 +151,17 @@ pub unsafe extern "C" fn backend_create(args: *mut BackendCreateArgs) -> *mut Er
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn backend_destroy(backend: *mut BackendHandle) {
+pub unsafe extern "C" fn backend_destroy(backend: *mut abi::Backend) {
     // SAFETY: the caller vouches for it.
-    unsafe { destroy(backend) }
+    unsafe { destroy::<BackendHandle>(backend) }
 }
 
 /// `fourfold_api.backend_target`.
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn backend_target(backend: *const BackendHandle) -> Str {
+pub unsafe extern "C" fn backend_target(backend: *const abi::Backend) -> Str {
     // SAFETY: the caller vouches for it.
-    unsafe { backend.as_ref() }.map_or(text(""), |backend| text(&backend.0.backend.capabilities().target))
+    unsafe { look::<BackendHandle>(backend) }
+        .map_or(Str::of(""), |backend| Str::of(&backend.0.backend.capabilities().target))
 }

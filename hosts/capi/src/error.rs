@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fourfold::ir::{Diagnostic, TensorError};
 use fourfold::{Fault, Refused, chain, executor};
 
-use crate::abi::Str;
-use crate::memory::text;
+use crate::abi::{self, Str};
+use crate::handles::{destroy, give, handles, look};
 
 /// The code of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct ErrorHandle {
     reason: String,
     message: String,
 }
+
+handles! { ErrorHandle = Error "error" }
 
 impl ErrorHandle {
     /// An error with a stable reason code and a message.
@@ -117,58 +119,73 @@ impl From<TensorError> for ErrorHandle {
 }
 
 /// Runs the body of a call. Returns null or an error, which the caller owns. No panic crosses the border.
-pub fn guard(body: impl FnOnce() -> Result<(), ErrorHandle>) -> *mut ErrorHandle {
+pub fn guard(body: impl FnOnce() -> Result<(), ErrorHandle>) -> *mut abi::Error {
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return std::ptr::null_mut(),
         Ok(Err(error)) => error,
         Err(payload) => ErrorHandle::internal(&*payload),
     };
-    Box::into_raw(Box::new(error))
-}
-
-/// Frees a handle. A panic of a destructor is swallowed: nobody could receive it.
-///
-/// # Safety
-/// The pointer is null, or came from `Box::into_raw` and is not used again.
-pub unsafe fn destroy<T>(handle: *mut T) {
-    if !handle.is_null() {
-        // SAFETY: the caller vouches for it.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(handle) })));
-    }
+    give(error)
 }
 
 /// Frees an error.
 ///
 /// # Safety
-/// As for [`destroy`].
-pub unsafe extern "C" fn error_destroy(error: *mut ErrorHandle) {
+/// The pointer is null or a live error, and is not used again.
+pub unsafe extern "C" fn error_destroy(error: *mut abi::Error) {
     // SAFETY: the caller vouches for it.
-    unsafe { destroy(error) }
+    unsafe { destroy::<ErrorHandle>(error) }
 }
 
 /// The code of an error; 0 for null.
 ///
 /// # Safety
 /// The pointer is null or a live error.
-pub unsafe extern "C" fn error_code(error: *const ErrorHandle) -> i32 {
+pub unsafe extern "C" fn error_code(error: *const abi::Error) -> i32 {
     // SAFETY: the caller vouches for it.
-    unsafe { error.as_ref() }.map_or(0, |error| error.code as i32)
+    unsafe { look::<ErrorHandle>(error) }.map_or(0, |error| error.code as i32)
 }
 
 /// The message of an error; empty for null.
 ///
 /// # Safety
 /// The pointer is null or a live error.
-pub unsafe extern "C" fn error_message(error: *const ErrorHandle) -> Str {
+pub unsafe extern "C" fn error_message(error: *const abi::Error) -> Str {
     // SAFETY: the caller vouches for it.
-    unsafe { error.as_ref() }.map_or(text(""), |error| text(&error.message))
+    unsafe { look::<ErrorHandle>(error) }.map_or(Str::of(""), |error| Str::of(&error.message))
 }
 
 /// The reason code of an error; empty for null.
 ///
 /// # Safety
 /// The pointer is null or a live error.
-pub unsafe extern "C" fn error_reason(error: *const ErrorHandle) -> Str {
+pub unsafe extern "C" fn error_reason(error: *const abi::Error) -> Str {
     // SAFETY: the caller vouches for it.
-    unsafe { error.as_ref() }.map_or(text(""), |error| text(&error.reason))
+    unsafe { look::<ErrorHandle>(error) }.map_or(Str::of(""), |error| Str::of(&error.reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_panic_crosses_the_border() {
+        type Body = fn() -> Result<(), ErrorHandle>;
+        let bodies: [(Body, &str); 3] = [
+            (|| panic!("boom {}", 1), "boom 1"),
+            (|| panic!("boom"), "boom"),
+            (|| std::panic::panic_any(7), "no message"),
+        ];
+        for (body, says) in bodies {
+            let error = guard(body);
+            // SAFETY: the error is live until it is destroyed.
+            unsafe {
+                assert_eq!(error_code(error), 13);
+                let known = look::<ErrorHandle>(error).expect("an error");
+                assert!(known.message.contains(says), "{known:?}");
+                error_destroy(error);
+            }
+        }
+        assert!(guard(|| Ok(())).is_null());
+    }
 }

@@ -6,7 +6,7 @@ use fourfold::Error;
 use fourfold::ir::bind::{bind_given, concrete_dims, solve_symbols};
 use fourfold::ir::{Module, SymbolValues, Value};
 
-use crate::abi::ExecuteArgs;
+use crate::abi::{self, ExecuteArgs};
 use crate::error::{Code, ErrorHandle, guard};
 use crate::memory::{handle, read};
 use crate::module::{Built, ModuleHandle};
@@ -120,12 +120,12 @@ unsafe fn on_device(
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn execute(args: *const ExecuteArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn execute(args: *const ExecuteArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
-        let built = unsafe { &handle::<ModuleHandle>(known.module, "module")?.0 };
+        let built = unsafe { &handle::<ModuleHandle>(known.module)?.0 };
         let module = built.module();
         // SAFETY: as above.
         let (inputs, outputs, extents) = unsafe {

@@ -4,9 +4,10 @@ use fourfold::executor::{BUILDING, FALLBACK_SEGMENT, NO_DEVICE, PART_ALIGNMENT};
 use fourfold::ir::bind::symbols_given;
 use fourfold::ir::{BindError, Module, ScaleLayout, SymbolValues, Tensor, Value};
 
-use crate::abi::{LAYOUT_BLOCKED, LAYOUT_LINEAR, LAYOUT_NONE, ModuleInfoArgs, PORT_PARAM, Port, Str};
-use crate::error::{ErrorHandle, destroy, guard};
-use crate::memory::{handle, read, text};
+use crate::abi::{self, LAYOUT_BLOCKED, LAYOUT_LINEAR, LAYOUT_NONE, ModuleInfoArgs, PORT_PARAM, Port, Str};
+use crate::error::{ErrorHandle, guard};
+use crate::handles::{destroy, give, handles};
+use crate::memory::{handle, read};
 use crate::module::{Built, ModuleHandle};
 use crate::tensor::{data_type, extents, symbols};
 
@@ -23,6 +24,8 @@ pub struct InfoHandle {
     _texts: Vec<String>,
 }
 
+handles! { InfoHandle = Info "description" }
+
 /// Text and shapes that ports point to. Moving a vector or string does not move its elements.
 #[derive(Default)]
 struct Kept {
@@ -32,7 +35,7 @@ struct Kept {
 
 impl Kept {
     fn text(&mut self, kept: String) -> Str {
-        let place = text(&kept);
+        let place = Str::of(&kept);
         self.texts.push(kept);
         place
     }
@@ -135,14 +138,13 @@ fn obstacle(built: &Built) -> Option<String> {
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn module_info(args: *mut ModuleInfoArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn module_info(args: *mut ModuleInfoArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
-        let (module, given) = unsafe {
-            (handle::<ModuleHandle>(known.module, "module")?, symbols(known.symbols, known.symbol_count)?)
-        };
+        let (module, given) =
+            unsafe { (handle::<ModuleHandle>(known.module)?, symbols(known.symbols, known.symbol_count)?) };
         let info = Box::new(InfoHandle::new(&module.0, &given)?);
         // SAFETY: `read` has checked that the struct has these fields.
         let out = unsafe { &mut *args };
@@ -154,7 +156,7 @@ pub unsafe extern "C" fn module_info(args: *mut ModuleInfoArgs) -> *mut ErrorHan
         out.is_ready = u32::from(module.0.compiled.building() == 0);
         out.is_capturable = u32::from(info.why_not.len == 0);
         (out.why_not, out.compat) = (info.why_not, info.compat);
-        out.info = Box::into_raw(info);
+        out.info = give(*info);
         Ok(())
     })
 }
@@ -163,7 +165,7 @@ pub unsafe extern "C" fn module_info(args: *mut ModuleInfoArgs) -> *mut ErrorHan
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn info_destroy(info: *mut InfoHandle) {
+pub unsafe extern "C" fn info_destroy(info: *mut abi::Info) {
     // SAFETY: the caller vouches for it.
-    unsafe { destroy(info) }
+    unsafe { destroy::<InfoHandle>(info) }
 }

@@ -10,6 +10,7 @@ pub mod abi;
 pub mod backend;
 pub mod error;
 pub mod execute;
+pub mod handles;
 pub mod info;
 pub mod memory;
 pub mod module;
@@ -26,7 +27,7 @@ static API: Api = Api {
     version: VERSION,
     features: FEATURE_CUDA | FEATURE_CPU_FALLBACK,
     reserved: 0,
-    name: memory::text(concat!("fourfold ", env!("CARGO_PKG_VERSION"))),
+    name: abi::Str::of(concat!("fourfold ", env!("CARGO_PKG_VERSION"))),
     error_destroy: error::error_destroy,
     error_code: error::error_code,
     error_message: error::error_message,

@@ -4,6 +4,7 @@ use std::slice;
 
 use crate::abi::Str;
 use crate::error::ErrorHandle;
+use crate::handles::{Handle, look};
 
 /// An argument struct. It begins with its size, and all bytes zero are a valid value.
 ///
@@ -99,12 +100,7 @@ pub unsafe fn borrow<'a>(text: Str, what: &str) -> Result<&'a str, ErrorHandle> 
 ///
 /// # Safety
 /// The pointer is null or a live handle.
-pub unsafe fn handle<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, ErrorHandle> {
+pub unsafe fn handle<'a, T: Handle>(pointer: *const T::Opaque) -> Result<&'a T, ErrorHandle> {
     // SAFETY: the caller vouches for it.
-    unsafe { pointer.as_ref() }.ok_or_else(|| ErrorHandle::argument(format!("the {what} is NULL")))
-}
-
-/// Text of ours, for as long as it lives.
-pub const fn text(text: &str) -> Str {
-    Str { ptr: text.as_ptr().cast(), len: text.len() }
+    unsafe { look::<T>(pointer) }.ok_or_else(|| ErrorHandle::argument(format!("the {} is NULL", T::NAME)))
 }

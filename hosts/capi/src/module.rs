@@ -7,15 +7,18 @@ use fourfold::executor::Cancel;
 use fourfold::ir::{Module, Value};
 use fourfold::{Compiled, Wait};
 
-use crate::abi::{COMPILE_IN_BACKGROUND, CompileArgs, ModuleWaitArgs};
+use crate::abi::{self, COMPILE_IN_BACKGROUND, CompileArgs, ModuleWaitArgs};
 use crate::backend::{BackendHandle, Shared};
-use crate::error::{ErrorHandle, destroy, guard};
+use crate::error::{ErrorHandle, guard};
+use crate::handles::{destroy, give, handles, look};
 use crate::memory::{borrow, handle, read};
 use crate::report::plan;
 
 /// A module, shared with the sessions and prepared programs that were made from it.
 #[derive(Debug)]
 pub struct ModuleHandle(pub(crate) Arc<Built>);
+
+handles! { ModuleHandle = Module "module" }
 
 /// A compiled program, and the backend that compiled it.
 #[derive(Debug)]
@@ -56,19 +59,19 @@ fn compile_program(shared: &Arc<Shared>, source: &str, background: bool) -> Resu
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn compile(args: *mut CompileArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn compile(args: *mut CompileArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
         let (backend, source) =
-            unsafe { (handle::<BackendHandle>(known.backend, "backend")?, borrow(known.ir, "the program")?) };
+            unsafe { (handle::<BackendHandle>(known.backend)?, borrow(known.ir, "the program")?) };
         if known.flags & !COMPILE_IN_BACKGROUND != 0 {
             return Err(ErrorHandle::argument(format!("the flags {:#x} are unknown", known.flags)));
         }
         let built = compile_program(&backend.0, source, known.flags & COMPILE_IN_BACKGROUND != 0)?;
         // SAFETY: `read` has checked that the struct has this field.
-        unsafe { (*args).module = Box::into_raw(Box::new(ModuleHandle(Arc::new(built)))) };
+        unsafe { (*args).module = give(ModuleHandle(Arc::new(built))) };
         Ok(())
     })
 }
@@ -77,12 +80,12 @@ pub unsafe extern "C" fn compile(args: *mut CompileArgs) -> *mut ErrorHandle {
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn module_wait(args: *mut ModuleWaitArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn module_wait(args: *mut ModuleWaitArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
-        let module = unsafe { handle::<ModuleHandle>(known.module, "module")? };
+        let module = unsafe { handle::<ModuleHandle>(known.module)? };
         let wait = match known.timeout_ms {
             0 => Wait::Never,
             -1 => Wait::Forever,
@@ -104,15 +107,15 @@ pub unsafe extern "C" fn module_wait(args: *mut ModuleWaitArgs) -> *mut ErrorHan
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn module_cancel(module: *mut ModuleHandle) {
+pub unsafe extern "C" fn module_cancel(module: *mut abi::Module) {
     // SAFETY: the caller vouches for it.
-    if let Some(module) = unsafe { module.as_ref() } {
+    if let Some(module) = unsafe { look::<ModuleHandle>(module) } {
         let error = guard(|| {
             module.0.cancel.cancel();
             Ok(())
         });
         // SAFETY: it is ours. Nobody could receive it.
-        unsafe { destroy(error) }
+        unsafe { destroy::<ErrorHandle>(error) }
     }
 }
 
@@ -120,7 +123,7 @@ pub unsafe extern "C" fn module_cancel(module: *mut ModuleHandle) {
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn module_destroy(module: *mut ModuleHandle) {
+pub unsafe extern "C" fn module_destroy(module: *mut abi::Module) {
     // SAFETY: the caller vouches for it.
-    unsafe { destroy(module) }
+    unsafe { destroy::<ModuleHandle>(module) }
 }

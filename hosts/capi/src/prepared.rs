@@ -8,12 +8,13 @@ use fourfold::ir::Value;
 use fourfold::ir::bind::symbols_given;
 use fourfold::{Device, Preparation, PreparedProgram};
 
-use crate::abi::{LaunchArgs, PrepareArgs};
-use crate::error::{Code, ErrorHandle, destroy, guard};
+use crate::abi::{self, LaunchArgs, PrepareArgs};
+use crate::error::{Code, ErrorHandle, guard};
 use crate::execute::addresses;
+use crate::handles::{destroy, give, handles, look};
 use crate::memory::{array, handle, read};
-use crate::module::Built;
-use crate::session::Open;
+use crate::module::{Built, ModuleHandle};
+use crate::session::{Open, SessionHandle};
 use crate::tensor::{check_count, symbols};
 
 /// A prepared program, and what it was prepared from.
@@ -25,6 +26,8 @@ pub struct PreparedHandle {
     built: Arc<Built>,
     _session: Option<Arc<Open>>,
 }
+
+handles! { PreparedHandle = Prepared "prepared program" }
 
 /// Pairs values with the caller's addresses.
 ///
@@ -90,12 +93,13 @@ unsafe fn build(
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn prepare(args: *mut PrepareArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn prepare(args: *mut PrepareArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
-        let (module, session) = unsafe { (known.module.as_ref(), known.session.as_ref()) };
+        let (module, session) =
+            unsafe { (look::<ModuleHandle>(known.module), look::<SessionHandle>(known.session)) };
         let (built, session): (Arc<Built>, Option<Arc<Open>>) = match (module, session) {
             (Some(module), None) => (Arc::clone(&module.0), None),
             (None, Some(session)) => (Arc::clone(&session.0.built), Some(Arc::clone(&session.0))),
@@ -129,7 +133,7 @@ pub unsafe extern "C" fn prepare(args: *mut PrepareArgs) -> *mut ErrorHandle {
         let prepared =
             PreparedHandle { program: Mutex::new(program), device, inputs: values, built, _session: session };
         // SAFETY: `read` has checked that the struct has this field.
-        unsafe { (*args).prepared = Box::into_raw(Box::new(prepared)) };
+        unsafe { (*args).prepared = give(prepared) };
         Ok(())
     })
 }
@@ -142,12 +146,12 @@ fn without_device() -> ErrorHandle {
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn launch(args: *const LaunchArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn launch(args: *const LaunchArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
-        let prepared = unsafe { handle::<PreparedHandle>(known.prepared, "prepared program")? };
+        let prepared = unsafe { handle::<PreparedHandle>(known.prepared)? };
         let mut program = prepared.program.lock().unwrap_or_else(PoisonError::into_inner);
         if known.input_count + known.output_count > 0 {
             let (inputs, outputs) = ((known.inputs, known.input_count), (known.outputs, known.output_count));
@@ -160,7 +164,7 @@ pub unsafe extern "C" fn launch(args: *const LaunchArgs) -> *mut ErrorHandle {
         // SAFETY: the caller vouches for the stream.
         let stream = unsafe { prepared.device.borrow_stream(known.stream) };
         // SAFETY: the caller vouches for the memory, and keeps the program until the device is done.
-        Ok(unsafe { program.launch(&stream)? })
+        unsafe { program.launch(&stream) }.map_err(ErrorHandle::from)
     })
 }
 
@@ -168,7 +172,7 @@ pub unsafe extern "C" fn launch(args: *const LaunchArgs) -> *mut ErrorHandle {
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn prepared_destroy(prepared: *mut PreparedHandle) {
+pub unsafe extern "C" fn prepared_destroy(prepared: *mut abi::Prepared) {
     // SAFETY: the caller vouches for it.
-    unsafe { destroy(prepared) }
+    unsafe { destroy::<PreparedHandle>(prepared) }
 }

@@ -5,11 +5,12 @@ use fourfold::scheduler::{Fate, Tier};
 use fourfold::{Planned, ir};
 
 use crate::abi::{
-    Decision, QuerySupportArgs, Segment, TIER_DEVICE, TIER_FALLBACK, TIER_KERNEL, TIER_REMOVED,
+    self, Decision, QuerySupportArgs, Segment, Str, TIER_DEVICE, TIER_FALLBACK, TIER_KERNEL, TIER_REMOVED,
 };
 use crate::backend::{BackendHandle, Shared};
-use crate::error::{ErrorHandle, destroy, guard};
-use crate::memory::{borrow, handle, read, text};
+use crate::error::{ErrorHandle, guard};
+use crate::handles::{destroy, give, handles};
+use crate::memory::{borrow, handle, read};
 
 /// The decisions and segments of a plan, with the text that they point to.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub struct ReportHandle {
     segments: Vec<Segment>,
     _texts: Vec<String>,
 }
+
+handles! { ReportHandle = Report "report" }
 
 /// Parses, verifies and plans a program.
 pub(crate) fn plan(shared: &Shared, source: &str) -> Result<Planned, ErrorHandle> {
@@ -31,7 +34,7 @@ impl ReportHandle {
         let module = planned.original().module();
         let mut texts = Vec::new();
         let mut keep = |text_of: String| {
-            let place = text(&text_of);
+            let place = Str::of(&text_of);
             // Moving the string does not move its bytes.
             texts.push(text_of);
             place
@@ -53,8 +56,8 @@ impl ReportHandle {
                     tier: TIER_REMOVED,
                     reserved: 0,
                     name,
-                    reason: text(""),
-                    message: text(""),
+                    reason: Str::of(""),
+                    message: Str::of(""),
                 };
                 let now = match planned.normalized().fate(op) {
                     Fate::Kept(now) | Fate::Part { op: now, .. } => *now,
@@ -68,7 +71,7 @@ impl ReportHandle {
                 Decision {
                     segment: u32::try_from(decision.segment).unwrap_or(u32::MAX),
                     tier: segments[decision.segment].tier,
-                    reason: text(reason),
+                    reason: Str::of(reason),
                     message: keep(message),
                     ..removed
                 }
@@ -90,19 +93,19 @@ fn tier(tier: Tier) -> u32 {
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn query_support(args: *mut QuerySupportArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn query_support(args: *mut QuerySupportArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
         let (backend, source) =
-            unsafe { (handle::<BackendHandle>(known.backend, "backend")?, borrow(known.ir, "the program")?) };
+            unsafe { (handle::<BackendHandle>(known.backend)?, borrow(known.ir, "the program")?) };
         let report = Box::new(ReportHandle::new(&plan(&backend.0, source)?));
         // SAFETY: `read` has checked that the struct has these fields.
         let out = unsafe { &mut *args };
         (out.decisions, out.decision_count) = (report.decisions.as_ptr(), report.decisions.len());
         (out.segments, out.segment_count) = (report.segments.as_ptr(), report.segments.len());
-        out.report = Box::into_raw(report);
+        out.report = give(*report);
         Ok(())
     })
 }
@@ -111,7 +114,7 @@ pub unsafe extern "C" fn query_support(args: *mut QuerySupportArgs) -> *mut Erro
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn report_destroy(report: *mut ReportHandle) {
+pub unsafe extern "C" fn report_destroy(report: *mut abi::Report) {
     // SAFETY: the caller vouches for it.
-    unsafe { destroy(report) }
+    unsafe { destroy::<ReportHandle>(report) }
 }

@@ -7,9 +7,10 @@ use fourfold::ir::Tensor;
 use fourfold::ir::bind::solve_symbols;
 use fourfold::{DeviceTensor, Session, SessionInput};
 
-use crate::abi::{SessionCreateArgs, SessionRunArgs};
-use crate::error::{Code, ErrorHandle, destroy, guard};
+use crate::abi::{self, SessionCreateArgs, SessionRunArgs};
+use crate::error::{Code, ErrorHandle, guard};
 use crate::execute::check_outputs;
+use crate::handles::{destroy, give, handles};
 use crate::memory::{handle, read};
 use crate::module::{Built, ModuleHandle};
 use crate::tensor::{Given, given, symbols, to_tensors};
@@ -17,6 +18,8 @@ use crate::tensor::{Given, given, symbols, to_tensors};
 /// A session, and the module that it borrows.
 #[derive(Debug)]
 pub struct SessionHandle(pub(crate) Arc<Open>);
+
+handles! { SessionHandle = Session "session" }
 
 /// The state of a session, shared with the programs prepared from it.
 #[derive(Debug)]
@@ -122,12 +125,12 @@ impl Open {
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn session_create(args: *mut SessionCreateArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn session_create(args: *mut SessionCreateArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
-        let built = unsafe { &handle::<ModuleHandle>(known.module, "module")?.0 };
+        let built = unsafe { &handle::<ModuleHandle>(known.module)?.0 };
         // SAFETY: as above.
         let (params, extents) = unsafe {
             (
@@ -145,7 +148,7 @@ pub unsafe extern "C" fn session_create(args: *mut SessionCreateArgs) -> *mut Er
         let shapes = params.into_iter().map(|param| param.dims).collect();
         let open = Open::new(Arc::clone(built), tensors, shapes, extents)?;
         // SAFETY: `read` has checked that the struct has this field.
-        unsafe { (*args).session = Box::into_raw(Box::new(SessionHandle(Arc::new(open)))) };
+        unsafe { (*args).session = give(SessionHandle(Arc::new(open))) };
         Ok(())
     })
 }
@@ -154,12 +157,12 @@ pub unsafe extern "C" fn session_create(args: *mut SessionCreateArgs) -> *mut Er
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn session_run(args: *mut SessionRunArgs) -> *mut ErrorHandle {
+pub unsafe extern "C" fn session_run(args: *mut SessionRunArgs) -> *mut abi::Error {
     guard(|| {
         // SAFETY: the caller vouches for the struct, and for the memory that it points to.
         let known = unsafe { read(args)? };
         // SAFETY: as above.
-        let open = unsafe { &handle::<SessionHandle>(known.session, "session")?.0 };
+        let open = unsafe { &handle::<SessionHandle>(known.session)?.0 };
         let module = open.built.module();
         // SAFETY: as above.
         let was_prepared = unsafe {
@@ -178,7 +181,7 @@ pub unsafe extern "C" fn session_run(args: *mut SessionRunArgs) -> *mut ErrorHan
 ///
 /// # Safety
 /// As the header says.
-pub unsafe extern "C" fn session_destroy(session: *mut SessionHandle) {
+pub unsafe extern "C" fn session_destroy(session: *mut abi::Session) {
     // SAFETY: the caller vouches for it.
-    unsafe { destroy(session) }
+    unsafe { destroy::<SessionHandle>(session) }
 }

@@ -88,6 +88,33 @@ fn a_graph_is_replayed_with_other_data_and_other_addresses() {
 }
 
 #[test]
+fn launches_in_flight_keep_their_addresses() {
+    const M: usize = 5;
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let variants = variants(M, 4);
+    let fixture = layers(M, 64, Between::Nothing);
+    let places: Vec<Placed<'_>> = variants.iter().map(|_| Placed::new(&fixture, &device)).collect();
+    let mut prepared = places[0].prepare(&places[0].addresses(), None).unwrap();
+    let stream = device.new_stream().unwrap();
+    for (place, (tensors, _)) in places.iter().zip(&variants) {
+        place.bring(tensors);
+        place.poison();
+    }
+    for place in places.iter().rev() {
+        // SAFETY: the buffers live until the end, and one stream orders the launches.
+        unsafe { prepared.update_addresses(&place.addresses()) }.unwrap();
+        // SAFETY: as above.
+        unsafe { prepared.launch(&stream) }.unwrap();
+    }
+    assert!(places.iter().all(Placed::is_poisoned), "the stand-in runs nothing before it is waited for");
+    stream.synchronize().unwrap();
+    for (index, (place, (_, expected))) in places.iter().zip(&variants).enumerate() {
+        assert!(place.y() == *expected, "launch {index}");
+    }
+}
+
+#[test]
 fn a_graph_becomes_no_other_work() {
     let _stand_in = StandIn::new();
     let device = Device::open(0).unwrap();

@@ -37,6 +37,13 @@ const PACKAGES: [&str; 11] = [
     "bench",
 ];
 
+/// The hosts, which have lints of their own: they consist of the border to another system.
+fn hosts() -> Vec<String> {
+    let members = manifest(".")["workspace"]["members"].as_array().expect("an array").clone();
+    let members = members.iter().map(|member| member.as_str().expect("a folder").to_owned());
+    members.filter(|member| member.starts_with("hosts/")).collect()
+}
+
 fn rules() -> Vec<Rule> {
     vec![
         Rule {
@@ -99,7 +106,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn all_rust_files() -> Vec<PathBuf> {
-    ["src", "ir", "scheduler", "codegen", "executor", "import", "tuner", "cli", "tests", "bench"]
+    ["src", "ir", "scheduler", "codegen", "executor", "import", "tuner", "cli", "tests", "bench", "hosts"]
         .iter()
         .flat_map(|folder| rust_files(&repository().join(folder)))
         .collect()
@@ -356,19 +363,21 @@ fn hosts_that_embed_the_library_get_no_command_line_solver_or_plotting() {
 
 #[test]
 fn no_crate_knows_an_embedding_host() {
-    let hosts = ["tract", "burn", "candle", "luminal", "onnxruntime"];
-    for folder in ["src", "ir", "scheduler", "codegen", "executor", "import", "tuner", "cli"] {
-        for dependency in manifest(if folder == "src" { "." } else { folder })["dependencies"]
-            .as_table()
-            .expect("a table")
-            .keys()
-        {
-            assert!(
-                !hosts.iter().any(|host| dependency.starts_with(host)),
-                "{folder} depends on {dependency}"
-            );
+    let own: Vec<String> = hosts().iter().map(|host| package_name(host)).collect();
+    assert!(own.contains(&"fourfold-capi".to_owned()), "{own:?}");
+    let others = ["tract", "burn", "candle", "luminal", "onnxruntime", "ort", "pyo3"];
+    for folder in PACKAGES {
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            for name in manifest(folder).get(section).and_then(|it| it.as_table()).into_iter().flatten() {
+                let is_host = own.contains(name.0) || others.iter().any(|host| name.0.starts_with(host));
+                assert!(!is_host, "{folder} depends on {}", name.0);
+            }
         }
     }
+}
+
+fn package_name(folder: &str) -> String {
+    manifest(folder)["package"]["name"].as_str().expect("a name").to_owned()
 }
 
 #[test]
@@ -404,10 +413,10 @@ fn no_test_is_switched_off_or_expects_a_panic() {
 fn every_workspace_dependency_is_used() {
     let root = manifest(".");
     let declared = root["workspace"]["dependencies"].as_table().expect("a table");
-    let used: Vec<String> = PACKAGES
-        .iter()
+    let packages = PACKAGES.map(str::to_owned).into_iter().chain(hosts());
+    let used: Vec<String> = packages
         .flat_map(|folder| {
-            let manifest = manifest(folder);
+            let manifest = manifest(&folder);
             ["dependencies", "dev-dependencies"]
                 .iter()
                 .filter_map(|section| manifest.get(*section)?.as_table().cloned())
@@ -422,11 +431,11 @@ fn every_workspace_dependency_is_used() {
 
 #[test]
 fn no_crate_has_a_cycle_of_modules() {
-    let roots = ["ir", "scheduler", "codegen", "executor", "import", "tuner", "cli", "."]
-        .map(|folder| format!("{folder}/src/lib.rs"));
+    let roots = ["ir", "scheduler", "codegen", "executor", "import", "tuner", "cli", "."].map(str::to_owned);
+    let roots = roots.into_iter().chain(hosts()).map(|folder| format!("{folder}/src/lib.rs"));
     let binary = "cli/src/bin/fourfold/main.rs".to_owned();
     let mut cycles = Vec::new();
-    for root in roots.into_iter().chain([binary]) {
+    for root in roots.chain([binary]) {
         let read = modules::Crate::read(&repository().join(&root)).unwrap_or_else(|error| panic!("{error}"));
         cycles.extend(read.cycles().into_iter().map(|cycle| format!("{root}, {cycle}")));
     }
