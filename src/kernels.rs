@@ -63,6 +63,8 @@ impl PlannedKernel {
 pub struct BuiltKernel {
     /// The kernel.
     pub planned: PlannedKernel,
+    /// The kernel's key in caches and packs.
+    pub key: CacheKey,
     /// The built library, or the build failure.
     pub outcome: Result<Artifact, Arc<Failure>>,
     /// The cache's record of the failure, with the compiler's full output, if one was written.
@@ -135,13 +137,28 @@ pub fn compile_kernels(
     options: &CompileOptions,
     progress: &(dyn Fn(&Event) + Sync),
 ) -> (Vec<BuiltKernel>, Option<Toolchain>) {
-    let targets = build_targets(&planned.partition().target, emulated);
-    let supply = options.supply(&targets, progress);
-    let kernels = planned_kernels(planned, supply.cutlass, emulated);
-    let outcomes = get_kernels(&supply.service, &kernels, &supply.cancel, progress);
-    let built = outcomes.into_iter().zip(kernels);
-    let built =
-        built.map(|(outcome, planned)| BuiltKernel::new(planned, &outcome, &supply.service)).collect();
+    let (mut built, toolchain) = compile_kernels_of(&[planned], emulated, options, progress);
+    (built.pop().unwrap_or_default(), toolchain)
+}
+
+/// Like [`compile_kernels`], for several plans of one target. Each distinct kernel is built once.
+pub fn compile_kernels_of(
+    plans: &[&Planned],
+    emulated: bool,
+    options: &CompileOptions,
+    progress: &(dyn Fn(&Event) + Sync),
+) -> (Vec<Vec<BuiltKernel>>, Option<Toolchain>) {
+    let target = plans.first().map_or("", |planned| planned.partition().target.as_str());
+    let supply = options.supply(&build_targets(target, emulated), progress);
+    let of_plan = |planned: &&Planned| planned_kernels(planned, supply.cutlass, emulated);
+    let kernels: Vec<Vec<PlannedKernel>> = plans.iter().map(of_plan).collect();
+    let outcomes = get_kernels(&supply.service, &kernels.concat(), &supply.cancel, progress);
+    let mut outcomes = outcomes.into_iter();
+    let mut built = |planned: PlannedKernel| {
+        let outcome = outcomes.next().expect("every kernel has an outcome");
+        BuiltKernel::new(planned, &outcome, &supply.service)
+    };
+    let built = kernels.into_iter().map(|kernels| kernels.into_iter().map(&mut built).collect()).collect();
     let toolchain = supply.service.options().toolchain.as_ref().ok();
     (built, toolchain.map(|toolchain| Toolchain::clone(toolchain)))
 }
@@ -223,8 +240,8 @@ impl BuiltKernel {
     /// The build result of a planned kernel.
     pub(crate) fn new(planned: PlannedKernel, outcome: &Outcome, service: &CompileService) -> BuiltKernel {
         let outcome = outcome.as_ref().map(|built| built.artifact().clone()).map_err(Arc::clone);
-        let record =
-            outcome.as_ref().err().and_then(|_| service.record(request(service, &planned.source).key()));
-        BuiltKernel { planned, outcome, record }
+        let key = request(service, &planned.source).key();
+        let record = outcome.as_ref().err().and_then(|_| service.record(key));
+        BuiltKernel { planned, key, outcome, record }
     }
 }

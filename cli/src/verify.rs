@@ -309,8 +309,11 @@ fn is_end_of_device(error: &Error) -> bool {
     matches!(error, Error::Run(RunError::Device { source, .. }) if source.is_sticky())
 }
 
-/// Returns the programs at a path, sorted by name; at least one.
-fn programs(path: &Path) -> Result<Vec<PathBuf>, Error> {
+/// Returns the programs at a path, sorted by name; at least one: the file itself, or all below a folder.
+///
+/// # Errors
+/// If a folder cannot be read, or has no programs.
+pub fn programs(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

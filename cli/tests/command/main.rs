@@ -12,6 +12,7 @@ mod import;
 mod interface;
 mod known_bad;
 mod machine;
+mod pack;
 #[cfg(feature = "tune")]
 mod profile;
 #[cfg(feature = "tune")]

@@ -46,6 +46,14 @@ pub enum CacheError {
         /// The problem with the tier.
         reason: String,
     },
+    /// A pack cannot be written.
+    #[error("cannot write the pack `{}`: {reason}", path.display())]
+    Pack {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
     /// Entries cannot be pushed to this destination.
     #[error("cannot push kernels to this destination: {reason}")]
     Target {
@@ -90,6 +98,7 @@ impl CacheError {
             CacheError::Disk { .. } => "cache_disk",
             CacheError::InTheWay { .. } => "cache_entry_in_the_way",
             CacheError::Tier { .. } => "cache_tier",
+            CacheError::Pack { .. } => "cache_pack",
             CacheError::Target { .. } => "cache_target",
             CacheError::NoPlace { .. } => "cache_no_place",
             CacheError::Variable { .. } => "cache_variable",
@@ -114,6 +123,7 @@ impl CacheError {
             }
             CacheError::InTheWay { .. } => "remove the entry manually",
             CacheError::Tier { .. } => "correct or unset FOURFOLD_CACHE_TIERS",
+            CacheError::Pack { .. } => "name a file in a writable folder with enough space",
             CacheError::Target { .. } => {
                 "name an existing folder, or a URL if this program was built with the feature object-store"
             }

@@ -21,6 +21,7 @@ mod error;
 mod evict;
 mod key;
 mod manifest;
+mod pack;
 mod share;
 mod shown;
 mod size;
@@ -39,6 +40,7 @@ pub use error::{Action, CacheError, Reason, Refusal};
 pub(crate) use evict::unix_seconds;
 pub use evict::{EntryInfo, Prune, Pruned, Verified};
 pub use key::{CacheKey, KeyError, KeyParts};
+pub use pack::{Packed, write_pack};
 pub use share::{PushError, PushResult};
 pub use shown::{shown_place, without_credentials};
 pub use size::{human_size, parse_size};
@@ -59,7 +61,7 @@ pub struct CacheOptions {
     pub folder: PathBuf,
     /// The maximum total size of entries, in bytes. Entries in use stay even above it.
     pub capacity: u64,
-    /// Read-only tiers: folders, or URLs of object stores.
+    /// Read-only tiers: folders, packs ([`write_pack`]), or URLs of object stores.
     pub tiers: Vec<String>,
     /// Accept kernels built with tool versions known to be bad for their targets.
     pub allow_known_bad: bool,

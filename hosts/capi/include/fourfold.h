@@ -178,6 +178,8 @@ typedef void (*fourfold_log_fn)(void *user, int32_t level, fourfold_str line);
  *   provision   "true" installs the pinned compiler if none is found [default: false]
  *   known_bad   "true" allows compilers with known miscompilations [default: false]
  *   cache       folder for built kernels, or "none" [default: the user's cache folder]
+ *   tiers       files of `fourfold pack` and shared folders with built kernels, separated by commas; their code is run
+ *               [default: FOURFOLD_CACHE_TIERS]
  *   jobs        number of concurrent compilers [default: by cores and memory]
  *   build       "always" builds kernels that this machine cannot run, too [default: "needed"]
  */

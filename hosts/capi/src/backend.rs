@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fourfold::executor::cache::CacheOptions;
+use fourfold::executor::cache::{CacheOptions, check_tier};
 use fourfold::executor::environment::Environment;
 use fourfold::{Backend, CacheChoice, Claim, CompileOptions, Event, Options, chain};
 
@@ -59,14 +59,29 @@ impl Log {
 }
 
 /// The options that the host may set, with their meaning in the header.
-const KEYS: [&str; 10] =
-    ["target", "device", "claim", "contract", "emulate", "provision", "known_bad", "cache", "jobs", "build"];
+const KEYS: [&str; 11] = [
+    "target",
+    "device",
+    "claim",
+    "contract",
+    "emulate",
+    "provision",
+    "known_bad",
+    "cache",
+    "tiers",
+    "jobs",
+    "build",
+];
 
 /// The options of planning and of compilation.
 #[derive(Debug, Default)]
 struct Choices {
     options: Options,
     compile: CompileOptions,
+    /// The cache folder, or `none`.
+    cache: Option<String>,
+    /// The tiers, separated by commas.
+    tiers: Option<String>,
 }
 
 impl Choices {
@@ -92,15 +107,8 @@ impl Choices {
             "emulate" => self.options.emulate = switch()?,
             "provision" => self.compile.toolchain.provision = switch()?,
             "known_bad" => self.compile.toolchain.allow_known_bad = switch()?,
-            "cache" if value == "none" => self.compile.cache = CacheChoice::None,
-            "cache" => {
-                let mut cache =
-                    CacheOptions::from_environment(&Environment::from_process()).map_err(|error| {
-                        ErrorHandle::argument(format!("{}; {}", chain(&error), error.remedy()))
-                    })?;
-                cache.folder = PathBuf::from(value);
-                self.compile.cache = CacheChoice::At(cache);
-            }
+            "cache" => self.cache = Some(value.to_owned()),
+            "tiers" => self.tiers = Some(value.to_owned()),
             "jobs" => match value.parse() {
                 Ok(jobs) if jobs > 0 => self.compile.jobs = Some(jobs),
                 _ => return Err(wrong("a number above 0")),
@@ -118,6 +126,35 @@ impl Choices {
             }
         }
         Ok(())
+    }
+
+    /// The cache that the options select.
+    fn cache(&self) -> Result<CacheChoice, ErrorHandle> {
+        match (self.cache.as_deref(), self.tiers.as_deref()) {
+            (None, None) => return Ok(CacheChoice::Usual),
+            (Some("none"), None) => return Ok(CacheChoice::None),
+            (Some("none"), Some(_)) => {
+                return Err(ErrorHandle::argument(
+                    "kernels of `tiers` are kept in the cache, but `cache` is `none`",
+                ));
+            }
+            _ => {}
+        }
+        let mut cache = CacheOptions::from_environment(&Environment::from_process())
+            .map_err(|error| ErrorHandle::argument(format!("{}; {}", chain(&error), error.remedy())))?;
+        if let Some(folder) = &self.cache {
+            cache.folder = PathBuf::from(folder);
+        }
+        if let Some(tiers) = &self.tiers {
+            cache.tiers =
+                tiers.split(',').map(str::trim).filter(|tier| !tier.is_empty()).map(str::to_owned).collect();
+            cache
+                .tiers
+                .iter()
+                .try_for_each(|tier| check_tier(tier))
+                .map_err(|error| ErrorHandle::argument(format!("{}; {}", chain(&error), error.remedy())))?;
+        }
+        Ok(CacheChoice::At(cache))
     }
 }
 
@@ -138,6 +175,7 @@ pub unsafe extern "C" fn backend_create(args: *mut BackendCreateArgs) -> *mut ab
                 unsafe { (borrow(entry.key, "the key of an option")?, borrow(entry.value, "an option")?) };
             choices.set(key, value)?;
         }
+        choices.compile.cache = choices.cache()?;
         let backend = Backend::new(&choices.options)?;
         let log = Log { function: known.log, user: known.log_user };
         let shared = Shared { backend, compile: choices.compile, log };

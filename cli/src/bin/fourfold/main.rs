@@ -19,6 +19,7 @@ mod doctor;
 mod exhaustion;
 mod import;
 mod interrupt;
+mod pack;
 mod place;
 #[cfg(feature = "tune")]
 mod profile;
@@ -89,6 +90,8 @@ enum Command {
     Verify(verify::Arguments),
     /// Emit and build the kernels of a program and print their resources
     Compile(compile::Arguments),
+    /// Build the kernels of programs into one file, for machines that shall build none
+    Pack(pack::Arguments),
     /// Turn a quantized model into programs that read its tensors in place
     Import(import::Arguments),
     /// Measure suites of programs against a copy and against torch, and check every output
@@ -153,6 +156,7 @@ fn run(command: Command) -> ExitCode {
         },
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Compile(arguments) => compile::run(&arguments),
+        Command::Pack(arguments) => pack::run(&arguments),
         Command::Import(arguments) => import::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         #[cfg(feature = "tune")]

@@ -1,4 +1,4 @@
-//! Tiers: additional sources of entries, in shared folders or object stores.
+//! Tiers: additional sources of entries, in shared folders, packs or object stores.
 //!
 //! A tier may fail, hang or hold arbitrary data. Each query runs in its own thread, which is abandoned at a time
 //! limit, and a failed tier is skipped for a while. The manifest is read first and bounds the size of all further
@@ -7,6 +7,7 @@
 mod folder;
 #[cfg(feature = "object-store")]
 mod object;
+mod pack;
 
 use std::fmt;
 use std::path::Path;
@@ -21,6 +22,7 @@ use super::error::{CacheError, Reason};
 use super::key::CacheKey;
 use super::shown::{shown_of, shown_place};
 use folder::FolderStore;
+use pack::PackStore;
 
 /// Time limit of a fetch. An entry takes some megabytes.
 const FETCH_LIMIT: Duration = Duration::from_secs(15);
@@ -76,7 +78,7 @@ trait Store: Send + Sync {
 }
 
 impl Tier {
-    /// Opens a tier by its URL or folder. Does not contact it.
+    /// Opens a tier by its URL, folder or pack. Does not contact it.
     pub(super) fn open(name: &str) -> Result<Tier, CacheError> {
         let failed =
             |reason: String| CacheError::Tier { tier: shown_place(name), reason: shown_of(name, &reason) };
@@ -87,8 +89,8 @@ impl Tier {
         } else if name.contains(char::REPLACEMENT_CHARACTER) {
             return Err(failed("its name is not UTF-8 text".to_owned()));
         } else {
-            let folder = std::path::absolute(Path::new(name)).map_err(|error| failed(error.to_string()))?;
-            Arc::new(FolderStore::new(folder))
+            let path = std::path::absolute(Path::new(name)).map_err(|error| failed(error.to_string()))?;
+            if path.is_file() { Arc::new(PackStore::new(path)) } else { Arc::new(FolderStore::new(path)) }
         };
         Ok(Tier::new(name, store))
     }

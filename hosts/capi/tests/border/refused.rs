@@ -37,6 +37,8 @@ fn options_are_checked() {
         "unsupported",
         "unknown target `sm_1a`",
     );
+    argument(Host::create(&[("cache", "none"), ("tiers", "pack")]), "but `cache` is `none`");
+    argument(Host::create(&[("tiers", "what://is this")]), "cannot use the cache tier");
     for options in [
         &[
             ("device", "none"),
@@ -46,6 +48,7 @@ fn options_are_checked() {
             ("known_bad", "true"),
         ][..],
         &[("device", "none"), ("cache", "/tmp/none"), ("build", "needed"), ("emulate", "true")][..],
+        &[("device", "none"), ("tiers", "model.kernels, /shared/kernels"), ("claim", "device")][..],
     ] {
         Host::new(options);
     }
