@@ -14,6 +14,7 @@
 //! | [`import::import`](fn@import::import) | `import` | turns a quantized model into programs |
 //! | [`bench::bench`](fn@bench::bench) | `bench` | times suites of programs, checks them, and compares them with torch |
 //! | [`doctor::examine`] | `doctor` | reports what this machine has for building and running kernels |
+//! | [`hosts::examine_host`] | `doctor --host` | reports the installed packages of a host, and the tested versions |
 //!
 //! Each returns a report that serializes to the object of `--json`. [`Report`] and [`VerifyReport`] also display as
 //! text; [`Summary`] is the short text of a [`Report`]. [`Error`] and the reports return the command's exit code.
@@ -56,6 +57,7 @@ mod error;
 mod expectations;
 mod extract;
 mod header;
+pub mod hosts;
 pub mod import;
 mod load;
 mod precision;

@@ -302,3 +302,29 @@ fn an_index_that_does_not_answer_is_offline_however_often_pip_retries() {
         assert_eq!((code, &report["code"]), (Some(3), &"offline".into()), "{retries}: {report}");
     }
 }
+
+#[test]
+fn a_host_is_examined_instead_of_the_machine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("bin")).expect("a folder");
+    let examined = |arguments: &[&str]| {
+        let output = fourfold(folder.path(), &[], &[&["doctor", "--json", "--host"], arguments].concat());
+        let (code, report) = outcome(&output);
+        (code, report["findings"][0]["state"].clone(), report["findings"][0]["detail"].clone())
+    };
+    let missing = "not installed; tested with 1.0.0";
+    assert_eq!(examined(&["c"]), (Some(3), "missing".into(), missing.into()));
+    for (version, state, detail) in
+        [("1.0.0", "ok", "1.0.0, as tested"), ("1.4.0", "note", "1.4.0; tested with 1.0.0")]
+    {
+        let tool = folder.path().join("bin/pkg-config");
+        fs::write(&tool, format!("#!/bin/sh\necho {version}\n")).expect("it can be written");
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("it can be changed");
+        assert_eq!(examined(&["c"]), (Some(0), state.into(), detail.into()));
+    }
+    let unknown = fourfold(folder.path(), &[], &["doctor", "--host", "fortran"]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", errors(&unknown));
+    assert!(errors(&unknown).contains("the hosts are c"), "{}", errors(&unknown));
+    let both = fourfold(folder.path(), &[], &["doctor", "--host", "c", "--self-test"]);
+    assert_eq!(both.status.code(), Some(2), "{}", errors(&both));
+}

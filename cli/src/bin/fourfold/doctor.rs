@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use fourfold::{CompileOptions, DeviceChoice, Options};
 use fourfold_cli::doctor::{Doctor, FindingReport, examine};
+use fourfold_cli::hosts::{examine_host, host_names};
 use fourfold_executor::BuildOptions;
 use fourfold_executor::environment::Environment;
 
@@ -15,7 +16,7 @@ use crate::toolchain::Tools;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  fourfold doctor\n  fourfold doctor --self-test\n  \
-    fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
+    fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n  fourfold doctor --host torch\n\n\
     Uses no network and changes nothing. The self-test builds the smallest kernel, which takes about half a minute, \
     and runs it if a GPU can.\n\n\
     Exit codes: 0 this machine can build kernels for the target and the self-test, if any, did not fail, 2 bad input, \
@@ -35,12 +36,22 @@ pub struct Arguments {
     /// Start the compiler of the self-test through PROGRAM, such as sccache
     #[arg(long, value_name = "PROGRAM", requires = "self_test")]
     launcher: Option<PathBuf>,
+    /// Examine a host that embeds Fourfold instead: what is installed for it, and which versions were tested
+    #[arg(long, value_name = "HOST", value_parser = host_name,
+        conflicts_with_all = ["target", "self_test", "nvcc", "cutlass", "allow_known_bad"])]
+    host: Option<String>,
+    /// Ask this interpreter for the packages of a host
+    #[arg(long, value_name = "PYTHON", requires = "host", default_value = "python3")]
+    python: PathBuf,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(arguments: &Arguments) -> ExitCode {
+    if let Some(host) = &arguments.host {
+        return run_host(host, arguments);
+    }
     let environment = Environment::from_process();
     let options = arguments.tools.options_for(arguments.target.clone());
     let mut doctor = examine(&options, &environment);
@@ -65,6 +76,30 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let text = if arguments.json { crate::to_json(&doctor) } else { report(&doctor) };
     let code = if doctor.ok { 0 } else { crate::EXIT_ENVIRONMENT };
     crate::leave(code, crate::print(&text))
+}
+
+fn host_name(name: &str) -> Result<String, String> {
+    let known = host_names();
+    match known.iter().any(|host| host == name) {
+        true => Ok(name.to_owned()),
+        false => Err(format!("the hosts are {}", known.join(", "))),
+    }
+}
+
+fn run_host(host: &str, arguments: &Arguments) -> ExitCode {
+    let Some(report) = examine_host(host, &arguments.python) else {
+        return crate::misused(&format!("no host is named `{host}`"), arguments.json);
+    };
+    let text = if arguments.json {
+        crate::to_json(&report)
+    } else {
+        let findings: String = report.findings.iter().map(lines).collect();
+        let python =
+            report.python.as_ref().map_or(String::new(), |it| format!(", asked of {}", it.display()));
+        let end = if report.ok { "Everything that it needs is installed" } else { "Something is missing" };
+        format!("{}{python}\n\n{findings}\n{end}; {} describes the host\n", report.title, report.guide)
+    };
+    crate::leave(if report.ok { 0 } else { crate::EXIT_ENVIRONMENT }, crate::print(&text))
 }
 
 fn report(doctor: &Doctor) -> String {
