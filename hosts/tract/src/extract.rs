@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use fourfold::ClaimedSegment;
-use fourfold::ir::{Builder, Dim, Module, Op as FourfoldOp, OpKind, Tensor, TensorType, Value, ValueDef};
+use fourfold::ir::{
+    Builder, Dim, Module, Op as FourfoldOp, OpKind, ScaleLayout, Tensor, TensorType, Value, ValueDef,
+};
 use tract_core::internal::{HashMap, OutletId, TDim};
 
 use crate::format::Form;
@@ -15,7 +17,7 @@ pub(crate) struct Extract {
     pub(crate) params: HashMap<String, Tensor>,
     /// The inputs that are no params: name, and the outlet that holds it.
     pub(crate) inputs: Vec<(String, OutletId, Form)>,
-    /// The outlets that hold the outputs, in order. Only the first of those with one outlet counts.
+    /// The outlets that hold the outputs, in order.
     pub(crate) outputs: Vec<(OutletId, Form)>,
     /// The extents behind the symbols.
     pub(crate) symbols: Vec<(String, TDim)>,
@@ -65,7 +67,7 @@ pub(crate) fn extract(
             None => {
                 let (outlet, form) = *imported.outlets.get(&value)?;
                 given.push((name.to_owned(), outlet, form));
-                writer.builder.input(name, ty)
+                writer.input(name, ty)
             }
         };
         writer.values.insert(value, copy);
@@ -75,12 +77,8 @@ pub(crate) fn extract(
     }
     let (mut outputs, mut values) = (Vec::new(), Vec::new());
     for value in &claim.outputs {
-        let at = imported.linear.get(value).unwrap_or(value);
-        let (outlet, form) = *imported.outlets.get(at)?;
-        if !outputs.contains(&(outlet, form)) {
-            outputs.push((outlet, form));
-            values.push(*writer.values.get(value)?);
-        }
+        outputs.push(*imported.outlets.get(value)?);
+        values.push(*writer.values.get(value)?);
     }
     let module = writer.builder.finish(&values);
     let is_used = |name: &String| module.symbols.values().any(|known| known == name);
@@ -106,6 +104,16 @@ impl Writer<'_> {
             Dim::product(dim.constant(), symbols.collect())
         };
         TensorType { shape: ty.shape.iter().map(dim).collect(), ..ty }
+    }
+
+    /// An input. tract holds linear scales.
+    fn input(&mut self, name: &str, ty: TensorType) -> Value {
+        if ty.layout != Some(ScaleLayout::Blocked) {
+            return self.builder.input(name, ty);
+        }
+        let linear = TensorType { layout: Some(ScaleLayout::Linear), ..ty };
+        let scales = self.builder.input(name, linear);
+        self.builder.swizzle_scales(&format!("{name}.blocked"), scales, ScaleLayout::Blocked)
     }
 
     fn op(&mut self, op: FourfoldOp) -> Option<()> {

@@ -83,11 +83,23 @@ impl Form {
 
     /// Copies a tensor of tract.
     pub(crate) fn import(self, tensor: &Tensor) -> Result<FourfoldTensor, Error> {
+        self.import_as(tensor, tensor.shape().to_vec())
+    }
+
+    /// Copies a tensor of tract, with all extents but the last as one.
+    pub(crate) fn import_rows(self, tensor: &Tensor) -> Result<FourfoldTensor, Error> {
+        let dims = match tensor.shape() {
+            [leading @ .., last] if leading.len() > 1 => vec![leading.iter().product(), *last],
+            dims => dims.to_vec(),
+        };
+        self.import_as(tensor, dims)
+    }
+
+    fn import_as(self, tensor: &Tensor, mut dims: Vec<usize>) -> Result<FourfoldTensor, Error> {
         let datum = tensor.datum_type();
         let element = self
             .element(datum)
             .ok_or_else(|| Error::Tensor(format!("a {datum:?} tensor was given where {self:?} is needed")))?;
-        let mut dims = tensor.shape().to_vec();
         if self == Form::Codes
             && let Some(last) = dims.last_mut()
         {
@@ -98,27 +110,32 @@ impl Form {
             .map_err(|error| Error::Tensor(error.to_string()))
     }
 
-    /// Copies a tensor of Fourfold. Blocked scales become row-major.
-    pub(crate) fn export(self, tensor: &FourfoldTensor) -> Result<Tensor, Error> {
+    /// The shape of a tensor of Fourfold in tract.
+    pub(crate) fn shape(self, tensor: &FourfoldTensor) -> Vec<usize> {
         let mut dims = tensor.dims().to_vec();
-        let datum = match tensor.element() {
-            ElementType::F32 => DatumType::F32,
-            ElementType::F16 => DatumType::F16,
-            _ => DatumType::U8,
-        };
         if self == Form::Codes
             && let Some(last) = dims.last_mut()
         {
             *last /= 2;
         }
+        dims
+    }
+
+    /// Copies a tensor of Fourfold to a tensor of tract with this shape. Blocked scales become row-major.
+    pub(crate) fn export(self, tensor: &FourfoldTensor, shape: &[usize]) -> Result<Tensor, Error> {
+        let datum = match tensor.element() {
+            ElementType::F32 => DatumType::F32,
+            ElementType::F16 => DatumType::F16,
+            _ => DatumType::U8,
+        };
         let linear = matches!(self, Form::Scales(_)).then(|| tensor.to_codes());
         let bytes = linear.as_deref().unwrap_or(tensor.bytes());
-        let mut copy = Tensor::zero_dt(datum, &dims).map_err(Error::Tract)?;
+        let mut copy = Tensor::zero_dt(datum, shape).map_err(Error::Tract)?;
         let mut plain = copy.try_as_plain_ram_mut().map_err(Error::Tract)?;
         let target = plain.as_bytes_mut();
         if target.len() != bytes.len() {
             let (found, wanted) = (bytes.len(), target.len());
-            return Err(Error::Tensor(format!("{dims:?} of {datum:?} takes {wanted} bytes, not {found}")));
+            return Err(Error::Tensor(format!("{shape:?} of {datum:?} takes {wanted} bytes, not {found}")));
         }
         target.copy_from_slice(bytes);
         Ok(copy)

@@ -7,7 +7,6 @@ use fourfold::ir::{
     Tensor as FourfoldTensor, TensorType, UnaryKind, Value,
 };
 use tract_core::internal::*;
-use tract_core::ops::array::MultiBroadcastTo;
 use tract_core::ops::binary::TypedBinOp;
 use tract_core::ops::cast::Cast;
 use tract_core::ops::einsum::EinSum;
@@ -23,10 +22,8 @@ use crate::report::{Reason, reason};
 /// The program of a model, and its relation to the model.
 pub(crate) struct Imported {
     pub(crate) module: Module,
-    /// The outlet that holds each value. Absent for blocked scales and constants.
+    /// The outlet that holds each value. Absent for constants, and for blocked scales of inputs.
     pub(crate) outlets: HashMap<Value, (OutletId, Form)>,
-    /// The linear scales behind blocked ones.
-    pub(crate) linear: HashMap<Value, Value>,
     /// The tensors of params.
     pub(crate) params: HashMap<Value, FourfoldTensor>,
     /// The node that each op stands for. Constants and changes of scale layout stand for none.
@@ -53,7 +50,6 @@ pub(crate) fn import(model: &TypedModel, refused: &BTreeMap<usize, Reason>) -> T
         imported: Imported {
             module: Module::new("model"),
             outlets: HashMap::new(),
-            linear: HashMap::new(),
             params: HashMap::new(),
             nodes: BTreeMap::new(),
             symbols: Vec::new(),
@@ -102,30 +98,15 @@ impl Importer<'_> {
             self.unary(node, op)
         } else if node.op_is::<Cast>() {
             self.same_operand(node, OpKind::Convert)
-        } else if node.op_is::<MultiBroadcastTo>() {
-            self.same_operand(node, OpKind::Broadcast)
-        } else if let Some(op) = node.op_as::<AxisOp>() {
-            let rank = self.fact(node.inputs[0])?.rank();
-            match op {
-                AxisOp::Move(from, to) => {
-                    let mut axes: Vec<u32> = (0..rank as u32).collect();
-                    let axis = axes.remove(*from);
-                    axes.insert(*to, axis);
-                    self.same_operand(node, OpKind::Transpose { permutation: axes })
-                }
-                AxisOp::Add(_) | AxisOp::Rm(_) | AxisOp::Reshape(..) => {
-                    self.same_operand(node, OpKind::Reshape)
-                }
-            }
         } else {
             Err(unsupported(node))
         }
     }
 
     fn scaled_mm(&mut self, node: &TypedNode, op: &ScaledMm) -> Result<(), Reason> {
-        let operands =
-            self.operands(op.format, [node.inputs[0], node.inputs[1]], [node.inputs[2], node.inputs[3]])?;
-        let alpha = node.inputs.get(4).map(|alpha| self.value(*alpha, Form::Number)).transpose()?;
+        let [a, sfa, b, sfb, alpha @ ..] = &*node.inputs else { return Err(unsupported(node)) };
+        let operands = self.operands(op.format, [*a, *sfa], [*b, *sfb])?;
+        let alpha = alpha.first().map(|alpha| self.value(*alpha, Form::Number)).transpose()?;
         let value = op.emit(&mut self.builder, operands, alpha);
         self.define(node, &[(value, Form::Number)]);
         Ok(())
@@ -136,12 +117,14 @@ impl Importer<'_> {
         let mut values = Vec::with_capacity(4);
         for [codes, scales] in [a, b] {
             values.push(self.value(codes, Form::Codes)?);
-            let linear = self.value(scales, Form::Scales(format))?;
-            let blocked = *self.blocked.entry(linear).or_insert_with(|| {
-                let blocked = self.builder.swizzle_scales("", linear, ScaleLayout::Blocked);
-                self.imported.linear.insert(blocked, linear);
-                blocked
-            });
+            let scales = self.value(scales, Form::Scales(format))?;
+            let blocked = match self.builder.ty(scales).layout {
+                Some(ScaleLayout::Blocked) => scales,
+                _ => *self
+                    .blocked
+                    .entry(scales)
+                    .or_insert_with(|| self.builder.swizzle_scales("", scales, ScaleLayout::Blocked)),
+            };
             values.push(blocked);
         }
         Ok([values[0], values[1], values[2], values[3]])
@@ -150,7 +133,7 @@ impl Importer<'_> {
     fn block_quantize(&mut self, node: &TypedNode, op: &BlockQuantize) -> Result<(), Reason> {
         let operands = node.inputs.iter().map(|input| self.value(*input, Form::Number));
         let operands = operands.collect::<Result<Vec<Value>, Reason>>()?;
-        let [codes, scales] = op.emit(&mut self.builder, &operands);
+        let [codes, scales] = op.emit(&mut self.builder, &operands, ScaleLayout::Blocked);
         self.define(node, &[(codes, Form::Codes), (scales, Form::Scales(op.format))]);
         Ok(())
     }
@@ -161,9 +144,8 @@ impl Importer<'_> {
         let plain = |why: &str| Err(Reason::new(reason::PLAIN_PRODUCT, why));
         let dequantized = |outlet: OutletId| {
             let producer = self.model.node(outlet.node);
-            producer
-                .op_as::<BlockDequantize>()
-                .map(|op| (op.format, [producer.inputs[0], producer.inputs[1]]))
+            let op = producer.op_as::<BlockDequantize>()?;
+            Some((op.format, <[OutletId; 2]>::try_from(&*producer.inputs).ok()?))
         };
         let &[left, right] = &*node.inputs else { return plain("it has not two operands") };
         let (Some((format, a)), Some((other, b))) = (dequantized(left), dequantized(right)) else {
@@ -173,7 +155,10 @@ impl Importer<'_> {
             return plain("its operands have two formats, or its result is not F32");
         }
         let (inputs, outputs) = op.axes.to_strs();
-        let [a_axes, b_axes, d_axes] = [&inputs[0], &inputs[1], &outputs[0]].map(|axes| axes.as_bytes());
+        let ([a_axes, b_axes], [d_axes]) = (&*inputs, &*outputs) else {
+            return plain("its axes do not fit it");
+        };
+        let [a_axes, b_axes, d_axes] = [a_axes, b_axes, d_axes].map(|axes| axes.as_bytes());
         let (Some((k, rows)), &[n, b_k]) = (a_axes.split_last(), b_axes) else {
             return plain("B is not a matrix [N, K]");
         };
@@ -199,7 +184,7 @@ impl Importer<'_> {
         };
         let &[left, right] = &*node.inputs else { return Err(unsupported(node)) };
         let ty = self.result_type(node)?;
-        let (mut left, mut right) = (self.operand(left)?, self.operand(right)?);
+        let (mut left, mut right) = (self.operand(node, left)?, self.operand(node, right)?);
         if op.0.name() == "SubF" {
             (left, right) = (right, left);
         }
@@ -223,7 +208,7 @@ impl Importer<'_> {
             "GeluExact" => UnaryKind::Gelu,
             "GeluApproximate" if tanh => UnaryKind::GeluTanh,
             "Square" => {
-                let (x, ty) = (self.operand(node.inputs[0])?, self.result_type(node)?);
+                let (x, ty) = (self.operand(node, input(node)?)?, self.result_type(node)?);
                 self.emit(node, OpKind::Binary(BinaryKind::Mul), &[x, x], ty);
                 return Ok(());
             }
@@ -235,7 +220,7 @@ impl Importer<'_> {
     /// An op of one number tensor, whose result type is the node's.
     fn same_operand(&mut self, node: &TypedNode, kind: OpKind) -> Result<(), Reason> {
         let ty = self.result_type(node)?;
-        let operand = self.value(node.inputs[0], Form::Number)?;
+        let operand = self.value(input(node)?, Form::Number)?;
         self.emit(node, kind, &[operand], ty);
         Ok(())
     }
@@ -265,18 +250,23 @@ impl Importer<'_> {
         self.ty(node.id.into(), Form::Number)
     }
 
-    /// The type of an outlet.
+    /// The type of an outlet. Leading extents are one: kernels need a matrix, and the bytes are the same.
     fn ty(&mut self, outlet: OutletId, form: Form) -> Result<TensorType, Reason> {
         let fact = self.fact(outlet)?.clone();
         let datum = fact.datum_type;
         let element = form.element(datum).filter(|_| fact.is_plain()).ok_or_else(|| {
             Reason::new(reason::UNSUPPORTED_TYPE, format!("a {datum:?} tensor has no counterpart here"))
         })?;
-        let mut shape = Vec::with_capacity(fact.rank());
+        let mut shape: Vec<Dim> = Vec::with_capacity(2);
         for (axis, extent) in fact.shape.iter().enumerate() {
-            let is_packed = form == Form::Codes && axis + 1 == fact.rank();
-            let factor = if is_packed { 2 } else { 1 };
+            let last = axis + 1 == fact.rank();
+            let factor = if last && form == Form::Codes { 2 } else { 1 };
             let dim = self.dim(extent).and_then(|dim| dim.times(&Dim::fixed(factor)));
+            let rows = if last || shape.is_empty() { None } else { shape.pop() };
+            let dim = match rows {
+                Some(rows) => dim.and_then(|dim| rows.times(&dim)),
+                None => dim,
+            };
             shape.push(dim.ok_or_else(|| {
                 Reason::new(reason::UNSUPPORTED_SHAPE, format!("the extent {extent} has no counterpart"))
             })?);
@@ -305,11 +295,17 @@ impl Importer<'_> {
     }
 
     /// The operand of an elementwise op. One constant number is part of the program.
-    fn operand(&mut self, outlet: OutletId) -> Result<Value, Reason> {
+    fn operand(&mut self, node: &TypedNode, outlet: OutletId) -> Result<Value, Reason> {
         if let Some(value) = self.constants.get(&outlet) {
             return Ok(*value);
         }
-        let fact = self.fact(outlet)?;
+        let (fact, result) = (self.fact(outlet)?, self.fact(node.id.into())?);
+        let leading = |fact: &TypedFact| fact.shape.iter().rev().skip(1).cloned().collect::<Vec<TDim>>();
+        let rows = leading(fact);
+        if rows != leading(result) && rows.iter().any(|extent| *extent != 1.to_dim()) {
+            let message = format!("{:?} is repeated along a part of the leading extents", fact.shape);
+            return Err(Reason::new(reason::UNSUPPORTED_SHAPE, message));
+        }
         let Some(number) = fact.konst.clone().filter(|konst| konst.len() == 1) else {
             return self.value(outlet, Form::Number);
         };
@@ -332,7 +328,7 @@ impl Importer<'_> {
         let name = format!("in{}", self.values.len());
         let value = match self.fact(outlet)?.konst.clone() {
             Some(constant) => {
-                let tensor = form.import(&constant);
+                let tensor = form.import_rows(&constant);
                 let mut tensor =
                     tensor.map_err(|error| Reason::new(reason::UNSUPPORTED_TYPE, error.to_string()))?;
                 if form == Form::Number {
@@ -382,6 +378,10 @@ impl Importer<'_> {
         outputs.sort_unstable();
         outputs
     }
+}
+
+fn input(node: &TypedNode) -> Result<OutletId, Reason> {
+    node.inputs.first().copied().ok_or_else(|| unsupported(node))
 }
 
 fn unsupported(node: &TypedNode) -> Reason {

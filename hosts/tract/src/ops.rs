@@ -33,8 +33,8 @@ pub struct ScaledMm {
 /// Quantizes to block-scaled FP4 along the last axis: `block_quantize` of Fourfold's language.
 ///
 /// Inputs: x, `F32` or `F16`, `[.., M, K]`; for NVFP4 also the per-tensor scale g, `F32`, one element. Results: codes
-/// `[.., M, K/2]` and scales `[.., M, K/block]`, both `U8`. K is a fixed multiple of the block. MXFP4 scales are rounded
-/// down to a power of two.
+/// `[.., M, K/2]` and scales `[.., M, K/block]`, both `U8`. K is a fixed multiple of the block. MXFP4 scales are
+/// rounded down to a power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockQuantize {
     /// The format of the result.
@@ -71,7 +71,8 @@ impl ScaledMm {
 impl BlockQuantize {
     const NAME: &'static str = "BlockQuantize";
 
-    pub(crate) fn emit(&self, builder: &mut Builder, operands: &[Value]) -> [Value; 2] {
+    /// Adds the quantization to a program: codes, and scales with this layout.
+    pub(crate) fn emit(&self, builder: &mut Builder, operands: &[Value], layout: ScaleLayout) -> [Value; 2] {
         let block = self.format.block() as u64;
         let shape = operands.first().map(|x| builder.ty(*x).shape.clone()).unwrap_or_default();
         let mut blocks = shape.clone();
@@ -79,7 +80,7 @@ impl BlockQuantize {
             *last = last.divided_by(block).unwrap_or_else(|| Dim::fixed(0));
         }
         let rounding = (self.format == Format::Mxfp4).then_some(ScaleRounding::Floor);
-        let scales = TensorType::scales(blocks, self.format.scale_element(), ScaleLayout::Linear);
+        let scales = TensorType::scales(blocks, self.format.scale_element(), layout);
         let results = [("", TensorType::new(shape, ElementType::F4E2M1FN)), ("", scales)];
         let values = builder.op(OpKind::block_quantize(block as u32, rounding), operands, &results);
         [values[0], values[1]]
@@ -159,7 +160,7 @@ fn evaluate(
     let run = run().map_err(Error::from)?;
     let export = |(value, form): (&Value, &Form)| {
         let tensor = run.value(*value).ok_or_else(|| Error::op(op, "its result was not computed"))?;
-        Ok(form.export(tensor)?.into_tvalue())
+        Ok(form.export(tensor, &form.shape(tensor))?.into_tvalue())
     };
     results.iter().zip(outputs).map(export).collect()
 }
@@ -251,7 +252,7 @@ impl EvalOp for BlockQuantize {
         check_count(Self::NAME, inputs.len(), self.input_count()..=self.input_count())?;
         let given: Vec<(Form, &Tensor)> = inputs.iter().map(|input| (Form::Number, &**input)).collect();
         evaluate(Self::NAME, &given, &[Form::Codes, Form::Scales(self.format)], |builder, values| {
-            self.emit(builder, values).to_vec()
+            self.emit(builder, values, ScaleLayout::Linear).to_vec()
         })
     }
 }

@@ -92,7 +92,8 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "target {}, {} segments", self.target, self.segments.len())?;
+        let plural = if self.segments.len() == 1 { "" } else { "s" };
+        writeln!(f, "target {}, {} segment{plural}", self.target, self.segments.len())?;
         for node in &self.nodes {
             write!(f, "{:<24} {:<16} ", node.name, node.op)?;
             match &node.fate {

@@ -52,7 +52,7 @@ impl Fourfold {
         let (options, compile) = self.options.as_deref().cloned().unwrap_or_default();
         let kernels = Backend::new(&options.clone().claim(Claim::KernelsOnly))?;
         let backend = Backend::new(&options.claim(Claim::Everything))?;
-        let plan = plan(model, &kernels).map_err(Error::Tract)?;
+        let mut plan = plan(model, &kernels).map_err(Error::Tract)?;
         let mut report = Report { target: backend.capabilities().target.clone(), ..Report::default() };
         let mut planned = Vec::with_capacity(plan.segments.len());
         for segment in &plan.segments {
@@ -69,7 +69,7 @@ impl Fourfold {
             .collect();
         let mut rewritten = model.clone();
         if !compiled.is_empty() {
-            let params = plan.segments.iter().map(|segment| segment.extract.params.clone());
+            let params = plan.segments.iter_mut().map(|segment| std::mem::take(&mut segment.extract.params));
             let worker = Arc::new(Worker::start(compiled.into_iter().zip(params).collect())?);
             patch(&mut rewritten, &plan.segments, &names, &texts, &worker).map_err(Error::Tract)?;
         }

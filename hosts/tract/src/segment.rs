@@ -1,5 +1,6 @@
 //! The node that replaces the nodes of a segment.
 
+use fourfold::ir::Tensor as FourfoldTensor;
 use tract_core::internal::*;
 
 use crate::error::Error;
@@ -64,7 +65,7 @@ impl EvalOp for Segment {
             .inputs
             .iter()
             .zip(&inputs)
-            .map(|((name, form), tensor)| Ok((name.clone(), form.import(tensor)?)))
+            .map(|((name, form), tensor)| Ok((name.clone(), form.import_rows(tensor)?)))
             .collect();
         let extent = |(name, extent): &(String, TDim)| {
             let value = extent.eval(context.symbols).to_i64().ok()?;
@@ -73,8 +74,16 @@ impl EvalOp for Segment {
         // The shapes of the inputs determine most symbols that tract leaves open.
         let symbols = self.symbols.iter().filter_map(extent).collect();
         let results = self.worker.call(self.number, given?, symbols)?;
-        let outputs = self.outputs.iter().zip(&results);
-        outputs.map(|((form, _), tensor)| Ok(form.export(tensor)?.into_tvalue())).collect()
+        let export = |((form, fact), tensor): (&(Form, TypedFact), &FourfoldTensor)| {
+            let extents = fact.shape.iter().map(|extent| extent.eval(context.symbols).to_usize());
+            // Without leading extents, the result has its shape already.
+            let shape = match fact.rank() {
+                0..=2 => form.shape(tensor),
+                _ => extents.collect::<Result<Vec<usize>, _>>()?,
+            };
+            Ok(form.export(tensor, &shape)?.into_tvalue())
+        };
+        self.outputs.iter().zip(&results).map(export).collect()
     }
 }
 

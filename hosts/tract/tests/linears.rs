@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Matrix, bias, bytes, cpu, dequantize, exact_activations, floats, fourfold, run};
-use fourfold_tract::{BlockDequantize, BlockQuantize, Fate, Format, ScaledMm, reason};
+use fourfold_tract::{BlockDequantize, BlockQuantize, Fate, Format, Fourfold, ScaledMm, reason};
 use tract_core::internal::*;
 use tract_core::ops::einsum::EinSum;
 use tract_core::ops::math::{add, max, mul, sub};
@@ -96,8 +96,8 @@ fn bounds(outputs: &[Tensor], rows: usize) -> Vec<f64> {
     bounds
 }
 
-fn check(target: &str) -> TractResult<()> {
-    let runtime = fourfold(target);
+/// `slack` is 1 for rounding to nearest, and 2 for hardware that truncates.
+fn check(runtime: &Fourfold, target: &str, slack: f64) -> TractResult<()> {
     let (scaled, dense) = (model(false)?, model(true)?);
     let (prepared, reference) = (runtime.prepare(scaled.clone())?, cpu().prepare(dense)?);
     let replaced = cpu().prepare(scaled)?;
@@ -117,24 +117,39 @@ fn check(target: &str) -> TractResult<()> {
         let pairs = floats(&got[0]).into_iter().zip(floats(&want[0]));
         for (index, ((got, want), bound)) in pairs.zip(&bounds).enumerate() {
             let error = (f64::from(got) - f64::from(want)).abs();
-            assert!(error <= *bound, "{target}, M = {rows}, {index}: {got}, not {want}, bound {bound}");
+            assert!(
+                error <= slack * bound,
+                "{target}, M = {rows}, {index}: {got}, not {want}, bound {bound}"
+            );
         }
         let largest = floats(&want[0]).into_iter().fold(0f32, |largest, value| largest.max(value.abs()));
         assert!(rows == 0 || largest > 100.0, "M = {rows}: the largest result is {largest}");
         // The same ops outside segments.
-        assert_eq!(floats(&call(&*replaced)?[0]), floats(&got[0]), "{target}, M = {rows}");
+        let outside = call(&*replaced)?;
+        for ((got, want), bound) in floats(&outside[0]).into_iter().zip(floats(&want[0])).zip(&bounds) {
+            assert!(f64::from(got - want).abs() <= *bound, "{target}, M = {rows}: {got}, not {want}");
+        }
     }
     Ok(())
 }
 
 #[test]
 fn two_linears_equal_tract_on_sm_90a() -> TractResult<()> {
-    check("sm_90a")
+    check(&fourfold("sm_90a"), "sm_90a", 1.0)
 }
 
 #[test]
 fn two_linears_equal_tract_on_sm_120a() -> TractResult<()> {
-    check("sm_120a")
+    check(&fourfold("sm_120a"), "sm_120a", 1.0)
+}
+
+#[test]
+#[ignore = "needs a GPU with kernels of its own, and nvcc"]
+fn two_linears_equal_tract_on_this_gpu() -> TractResult<()> {
+    let runtime = Fourfold::with_defaults();
+    let report = runtime.rewrite(&mut model(false)?.into_decluttered()?)?;
+    assert!(report.segments.iter().all(|segment| segment.unavailable.is_none()), "{report}");
+    check(&runtime, "this GPU", 2.0)
 }
 
 #[test]

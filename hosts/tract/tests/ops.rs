@@ -10,8 +10,8 @@ use tract_core::ops::einsum::EinSum;
 use tract_core::ops::math::{abs, add, div, exp, max, min, mul, neg, recip, rsqrt, sqrt, square, sub, tanh};
 use tract_core::ops::nn::gelu_approximate::gelu_approximate;
 use tract_core::ops::nn::gelu_exact::gelu_exact;
-use tract_core::ops::nn::sigmoid;
 use tract_core::ops::nn::silu::silu;
+use tract_core::ops::nn::{Reduce, Reducer, sigmoid};
 
 const K: usize = 64;
 const N: usize = 40;
@@ -226,6 +226,152 @@ fn several_linears_read_one_quantization() -> TractResult<()> {
     let report = rewrite(model)?;
     assert_eq!(report.segments.len(), 3, "{report}");
     assert_eq!(report.nodes[0].fate, Fate::Absorbed, "{report}");
+    let x = exact_activations(8, 6, K);
+    let got = run(&fourfold("sm_90a"), model, std::slice::from_ref(&x))?;
+    for (got, want) in got.iter().zip(run(cpu(), model, &[x])?) {
+        assert_eq!(floats(got), floats(&want));
+    }
+    Ok(())
+}
+
+/// A linear of activations with these extents, K last, reshaped to a matrix first if `rows` has their product.
+fn batched(scope: &SymbolScope, extents: TVec<TDim>, rows: Option<TDim>) -> TractResult<TypedModel> {
+    let mut model = TypedModel { symbols: scope.clone(), ..TypedModel::default() };
+    let rank = extents.len();
+    let mut x = model.add_source("x", f32::fact(&*extents))?;
+    let mut row = bias(61, N);
+    match rows {
+        Some(rows) => {
+            let reshape = AxisOp::Reshape(0, extents[..rank - 1].into(), tvec![rows]);
+            x = model.wire_node("flat", reshape, &[x])?[0];
+        }
+        None => row = row.broadcast_into_rank(rank)?,
+    }
+    let g = model.add_const("g", tensor0(1f32))?;
+    let format = Format::Nvfp4;
+    let quantized = model.wire_node("quantize", BlockQuantize { format }, &[x, g])?;
+    let weight = Matrix::random(format, 62, N, K);
+    let b = model.add_const("w", weight.codes)?;
+    let sfb = model.add_const("sf", weight.scales)?;
+    let op = ScaledMm { format, output: f32::datum_type() };
+    let product = model.wire_node("mm", op, &[quantized[0], quantized[1], b, sfb])?[0];
+    let row = model.add_const("row", row)?;
+    let out = model.wire_node("out", add(), &[product, row])?;
+    model.select_output_outlets(&out)?;
+    Ok(model)
+}
+
+#[test]
+fn extents_may_be_batches_products_and_sums_of_symbols() -> TractResult<()> {
+    let scope = SymbolScope::default();
+    let [b, s] = ["B", "S"].map(|name| scope.sym(name).to_dim());
+    let k = K.to_dim();
+    let cases = [
+        (tvec![b.clone(), s.clone(), k.clone()], None, vec![2, 3, K]),
+        (tvec![b.clone(), s.clone(), k.clone()], Some(b.clone() * &s), vec![2, 3, K]),
+        (tvec![s.clone() + 1, k.clone()], None, vec![6, K]),
+        (tvec![s.clone() * 4, k.clone()], None, vec![8, K]),
+        (tvec![b.clone(), s.clone() + &b, k], None, vec![2, 5, K]),
+    ];
+    for (extents, rows, shape) in cases {
+        let model = batched(&scope, extents.clone(), rows)?;
+        let report = rewrite(&model)?;
+        assert_eq!(report.segments.len(), 1, "{extents:?}\n{report}");
+        let kept = report.nodes.iter().filter(|node| matches!(node.fate, Fate::Kept(_))).count();
+        assert_eq!(kept, usize::from(report.nodes.iter().any(|node| node.name == "flat")), "{report}");
+        let x = exact_activations(63, shape.iter().product::<usize>() / K, K).into_shape(&shape)?;
+        let got = run(&fourfold("sm_90a"), &model, std::slice::from_ref(&x))?;
+        let want = run(cpu(), &model, &[x])?;
+        assert_eq!(got[0].shape(), want[0].shape(), "{extents:?}");
+        assert_eq!(floats(&got[0]), floats(&want[0]), "{extents:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_operand_repeated_along_some_leading_extents_stays_with_tract() -> TractResult<()> {
+    let scope = SymbolScope::default();
+    let [b, s] = ["B", "S"].map(|name| scope.sym(name).to_dim());
+    let mut model = batched(&scope, tvec![b.clone(), s, K.to_dim()], None)?;
+    let other = model.add_source("other", f32::fact(dims![b, 1, N]))?;
+    let out = model.outputs[0];
+    let sum = model.wire_node("sum", add(), &[out, other])?;
+    model.select_output_outlets(&sum)?;
+    let report = rewrite(&model)?;
+    assert_eq!(report.segments.len(), 1, "{report}");
+    assert_eq!(report.kept("sum").map(|reason| reason.code), Some(reason::UNSUPPORTED_SHAPE), "{report}");
+    let inputs = [exact_activations(1, 6, K).into_shape(&[2, 3, K])?, bias(5, 2 * N).into_shape(&[2, 1, N])?];
+    let got = run(&fourfold("sm_90a"), &model, &inputs)?;
+    assert_eq!(floats(&got[0]), floats(&run(cpu(), &model, &inputs)?[0]));
+    Ok(())
+}
+
+/// relu(linear(x)) quantized for a second linear.
+fn two_layers() -> TractResult<TypedModel> {
+    let mut model = TypedModel::default();
+    let m = model.symbols.sym("M");
+    let x = model.add_source("x", f32::fact(dims![m, K]))?;
+    let (format, output) = (Format::Nvfp4, f32::datum_type());
+    let g = model.add_const("g", tensor0(1f32))?;
+    let zero = model.add_const("zero", tensor2(&[[0f32]]))?;
+    let mut hidden = x;
+    for (layer, rows, k) in [(1, 96, K), (2, N, 96)] {
+        let a = model.wire_node(format!("quantize{layer}"), BlockQuantize { format }, &[hidden, g])?;
+        let weight = Matrix::random(format, 80 + layer, rows, k);
+        let b = model.add_const(format!("w{layer}"), weight.codes)?;
+        let sfb = model.add_const(format!("sf{layer}"), weight.scales)?;
+        let alpha = model.add_const(format!("alpha{layer}"), tensor0(1f32 / 16.0))?;
+        let product = ScaledMm { format, output };
+        let product = model.wire_node(format!("mm{layer}"), product, &[a[0], a[1], b, sfb, alpha])?;
+        hidden = model.wire_node(format!("relu{layer}"), max(), &[product[0], zero])?[0];
+    }
+    model.select_output_outlets(&[hidden])?;
+    Ok(model)
+}
+
+#[test]
+fn a_quantization_between_products_is_part_of_a_segment() -> TractResult<()> {
+    let model = two_layers()?;
+    for target in ["sm_90a", "sm_100a", "sm_120a"] {
+        let mut rewritten = model.clone().into_decluttered()?;
+        let report = fourfold(target).rewrite(&mut rewritten)?;
+        let fates: Vec<&Fate> = report.nodes.iter().map(|node| &node.fate).collect();
+        let [first, second] = [&Fate::Segment(0), &Fate::Segment(1)];
+        assert_eq!(fates, [&Fate::Absorbed, first, first, first, second, second], "{target}\n{report}");
+        for rows in [1, 7, 130] {
+            let x = exact_activations(rows as u64, rows, K);
+            let got = run(&fourfold(target), &model, std::slice::from_ref(&x))?;
+            let want = run(cpu(), &model, &[x])?;
+            assert_eq!(floats(&got[0]), floats(&want[0]), "{target}, M = {rows}");
+            assert!(floats(&got[0]).iter().any(|value| *value > 1.0));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn segments_do_not_wait_for_each_other() -> TractResult<()> {
+    let mut start = start(f32::datum_type())?;
+    let model = &mut start.model;
+    let weight = Matrix::random(Format::Nvfp4, 71, N, K);
+    let b = model.add_const("w2", weight.codes)?;
+    let sfb = model.add_const("sf2", weight.scales)?;
+    let op = ScaledMm { format: Format::Nvfp4, output: f32::datum_type() };
+    let inputs = [start.quantized[0], start.quantized[1], b, sfb];
+    let second = model.wire_node("mm2", op, &inputs)?[0];
+    // Each sum needs, through an op of tract, the other product. One segment for each pair would close a cycle.
+    let mut sums = tvec!();
+    for (name, left, right) in [("first", start.product, second), ("second", second, start.product)] {
+        let column = Reduce::new(tvec![1], Reducer::Max);
+        let column = model.wire_node(format!("{name}.max"), column, &[right])?[0];
+        sums.push(model.wire_node(name, add(), &[left, column])?[0]);
+    }
+    model.select_output_outlets(&sums)?;
+    let report = rewrite(model)?;
+    assert_eq!(report.segments.len(), 2, "{report}");
+    let behind = ["first", "second"].into_iter().filter_map(|name| report.kept(name));
+    let codes: Vec<&str> = behind.map(|reason| reason.code).collect();
+    assert_eq!(codes, [reason::BEHIND_HOST_OP], "{report}");
     let x = exact_activations(8, 6, K);
     let got = run(&fourfold("sm_90a"), model, std::slice::from_ref(&x))?;
     for (got, want) in got.iter().zip(run(cpu(), model, &[x])?) {
