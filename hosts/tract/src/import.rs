@@ -175,7 +175,7 @@ impl Importer<'_> {
     fn binary(&mut self, node: &TypedNode, op: &TypedBinOp) -> Result<(), Reason> {
         let kind = match op.0.name() {
             "Add" => BinaryKind::Add,
-            "Sub" | "SubF" => BinaryKind::Sub,
+            "Sub" => BinaryKind::Sub,
             "Mul" => BinaryKind::Mul,
             "Div" => BinaryKind::Div,
             "Max" => BinaryKind::Max,
@@ -184,10 +184,7 @@ impl Importer<'_> {
         };
         let &[left, right] = &*node.inputs else { return Err(unsupported(node)) };
         let ty = self.result_type(node)?;
-        let (mut left, mut right) = (self.operand(node, left)?, self.operand(node, right)?);
-        if op.0.name() == "SubF" {
-            (left, right) = (right, left);
-        }
+        let (left, right) = (self.operand(node, left)?, self.operand(node, right)?);
         self.emit(node, OpKind::Binary(kind), &[left, right], ty);
         Ok(())
     }

@@ -3,6 +3,8 @@
 mod common;
 
 use common::{Matrix, bias, bytes, cpu, dequantize, exact_activations, floats, fourfold, run};
+use fourfold::executor::toolchain::ToolchainOptions;
+use fourfold::{CompileOptions, Options};
 use fourfold_tract::{BlockDequantize, BlockQuantize, Fate, Format, Fourfold, ScaledMm, reason};
 use tract_core::internal::*;
 use tract_core::ops::einsum::EinSum;
@@ -144,9 +146,10 @@ fn two_linears_equal_tract_on_sm_120a() -> TractResult<()> {
 }
 
 #[test]
-#[ignore = "needs a GPU with kernels of its own, and nvcc"]
+#[ignore = "needs a GPU with kernels of its own"]
 fn two_linears_equal_tract_on_this_gpu() -> TractResult<()> {
-    let runtime = Fourfold::with_defaults();
+    let toolchain = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
+    let runtime = Fourfold::new(Options::default(), CompileOptions::default().toolchain(toolchain));
     let report = runtime.rewrite(&mut model(false)?.into_decluttered()?)?;
     assert!(report.segments.iter().all(|segment| segment.unavailable.is_none()), "{report}");
     check(&runtime, "this GPU", 2.0)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fourfold::{DeviceChoice, Options};
-use fourfold_tract::{Format, Fourfold};
+use fourfold_tract::{BlockQuantize, Format, Fourfold, Report, ScaledMm};
 use tract_core::internal::*;
 
 /// A generator of numbers that differ from their neighbours.
@@ -130,4 +130,46 @@ pub fn run(runtime: &dyn Runtime, model: &TypedModel, inputs: &[Tensor]) -> Trac
 
 pub fn cpu() -> &'static dyn Runtime {
     runtime_for_name("cpu").unwrap().unwrap()
+}
+
+/// K of the activations of [`start`].
+pub const K: usize = 64;
+/// N of the weight of [`start`].
+pub const N: usize = 40;
+
+/// A model with activations `[M, K]`, quantized, and the result of `ScaledMm` with a weight of N rows and alpha 1/256.
+pub struct Start {
+    pub model: TypedModel,
+    pub quantized: TVec<OutletId>,
+    pub product: OutletId,
+}
+
+pub fn start(output: DatumType) -> TractResult<Start> {
+    let mut model = TypedModel::default();
+    let m = model.symbols.sym("M");
+    let x = model.add_source("x", f32::fact(dims![m, K]))?;
+    let g = model.add_const("g", tensor0(1f32))?;
+    let format = Format::Nvfp4;
+    let quantized = model.wire_node("quantize", BlockQuantize { format }, &[x, g])?;
+    let weight = Matrix::random(format, 11, N, K);
+    let b = model.add_const("w", weight.codes)?;
+    let sfb = model.add_const("sf", weight.scales)?;
+    let alpha = model.add_const("alpha", tensor0(1f32 / 256.0))?;
+    let inputs = [quantized[0], quantized[1], b, sfb, alpha];
+    let product = model.wire_node("mm", ScaledMm { format, output }, &inputs)?[0];
+    Ok(Start { model, quantized, product })
+}
+
+pub fn rewrite(model: &TypedModel) -> TractResult<Report> {
+    let mut model = model.clone().into_decluttered()?;
+    Ok(fourfold("sm_90a").rewrite(&mut model)?)
+}
+
+/// Runs a model on Fourfold and on tract, and returns the values of their first outputs.
+pub fn both(model: &TypedModel, rows: usize) -> TractResult<(Vec<f32>, Vec<f32>)> {
+    let x = exact_activations(rows as u64 + 50, rows, K);
+    let got = run(&fourfold("sm_90a"), model, std::slice::from_ref(&x))?;
+    let want = run(cpu(), model, &[x])?;
+    assert_eq!(got[0].shape(), want[0].shape());
+    Ok((floats(&got[0]), floats(&want[0])))
 }
