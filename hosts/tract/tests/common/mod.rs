@@ -1,6 +1,8 @@
 //! Data, reference values and helpers of the tests. Nothing here uses Fourfold to compute.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod two_linears;
+
 use std::sync::Arc;
 
 use fourfold::{DeviceChoice, Options};
