@@ -121,11 +121,9 @@ fn plan(model: &TypedModel, backend: &Backend) -> TractResult<Plan> {
         let claims = planned.claimed();
         let groups: Vec<BTreeSet<usize>> = claims.iter().map(|claim| nodes_of(&imported, claim)).collect();
         let before = refused.len();
-        for (index, group) in groups.iter().enumerate() {
-            for id in late(model, &groups[..index], group) {
-                let message = "an op of tract lies between it and the rest of its segment";
-                refused.insert(id, Reason::new(reason::BEHIND_HOST_OP, message));
-            }
+        for id in late(model, &groups) {
+            let message = "an op of tract lies between it and the rest of its segment";
+            refused.insert(id, Reason::new(reason::BEHIND_HOST_OP, message));
         }
         if refused.len() == before {
             return Ok(choose(imported, &planned, &claims, groups));
