@@ -236,6 +236,20 @@ fn codes_may_be_inputs_and_weights_may_vary() -> TractResult<()> {
     Ok(())
 }
 
+#[test]
+fn extents_that_the_verifier_refuses_stay_with_tract() -> TractResult<()> {
+    // Fourfold's extents are at most 2^40.
+    let model = batched(&SymbolScope::default(), tvec![(1i64 << 50).to_dim(), K.to_dim()], None)?;
+    let mut rewritten = model.into_decluttered()?;
+    let before = rewritten.nodes().len();
+    let report = fourfold("sm_90a").rewrite(&mut rewritten)?;
+    assert!(report.segments.is_empty() && rewritten.nodes().len() == before, "{report}");
+    for name in ["quantize", "mm", "out"] {
+        assert_eq!(report.kept(name).map(|reason| reason.code), Some(reason::INVALID), "{report}");
+    }
+    Ok(())
+}
+
 /// dequantize(A) times dequantize(B)ᵀ, with the axes of the product.
 fn dequantized(axes: &str, b_format: Format) -> TractResult<TypedModel> {
     let mut start = start(f32::datum_type())?;
