@@ -1,7 +1,8 @@
 //! Properties of random programs: printing is a fixed point, the verifier is total, the partition passes the
 //! checker, and the fallback equals the interpreter.
 //!
-//! `FOURFOLD_PROGRAMS` sets the number of programs for the last two: 1,000 by default, and 10,000 in the second tier.
+//! `FOURFOLD_PROGRAMS` sets the number of programs for the last two: 1,000 by default, 4,000 in the second tier, and
+//! 10,000 with the feature `full`.
 
 use fourfold::ir::{ElementType, Entity, Module, Op, Value, text, verify};
 use fourfold_tests::check::{Counts, check_run, program, take_counts};
@@ -10,7 +11,13 @@ use fourfold_tests::random::Random;
 use proptest::prelude::*;
 
 /// The number of programs for the last two properties.
-const RUN_PROGRAMS: u32 = if cfg!(feature = "slow") { 10_000 } else { 1_000 };
+const RUN_PROGRAMS: u32 = if cfg!(feature = "full") {
+    10_000
+} else if cfg!(feature = "slow") {
+    4_000
+} else {
+    1_000
+};
 /// The number of programs for the cheap properties.
 const PROGRAMS: u32 = 2000;
 
