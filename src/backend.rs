@@ -235,7 +235,7 @@ pub struct Backend {
 pub struct Planned {
     original: Program,
     normalized: Normalized,
-    partition: Partition,
+    partition: Arc<Partition>,
     claim: Claim,
     dispatch: Option<Arc<Tables>>,
 }
@@ -446,7 +446,7 @@ impl Backend {
             }
         };
         let (claim, dispatch) = (self.claim, self.dispatch.clone());
-        Planned { original: program, normalized, partition, claim, dispatch }
+        Planned { original: program, normalized, partition: Arc::new(partition), claim, dispatch }
     }
 
     /// Checks a partition with [`fourfold_scheduler::check`], which shares no code with the partitioner.
@@ -540,6 +540,11 @@ impl Planned {
     /// ```
     pub fn partition(&self) -> &Partition {
         &self.partition
+    }
+
+    /// [`Planned::partition`], for owners that outlive this.
+    pub(crate) fn shared_partition(&self) -> Arc<Partition> {
+        Arc::clone(&self.partition)
     }
 
     /// The dispatch tables of [`Options::dispatch`].

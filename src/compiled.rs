@@ -9,8 +9,8 @@ use fourfold_executor::cache::CacheKey;
 use fourfold_executor::device::{Device, DeviceError, Gpu};
 use fourfold_executor::service::{Built, CompileService, Event, Listener, Outcome, Request, Wait};
 use fourfold_executor::{
-    Machine, NO_DEVICE, PendingKernel, Preparation, Refused, Run, RunOptions, RunReason, SegmentKernel,
-    SegmentRun,
+    Kernels, Machine, NO_DEVICE, PendingKernel, Preparation, Refused, Run, RunOptions, RunReason,
+    SegmentKernel, SegmentRun,
 };
 use fourfold_ir::{Bound, SymbolValues, Tensor, bind};
 use fourfold_scheduler::Plan;
@@ -24,10 +24,10 @@ use crate::kernels::{BuiltKernel, PlannedKernel, build_targets, get_kernels, pla
 /// reason.
 #[derive(Debug)]
 pub struct Compiled {
-    planned: Planned,
+    planned: Arc<Planned>,
     gpu: Option<Gpu>,
     device: Option<Device>,
-    kernels: HashMap<usize, SegmentKernel>,
+    kernels: Arc<Kernels>,
     configured: Vec<PlannedKernel>,
     built: Vec<BuiltKernel>,
     /// Kernels requested in the background, in the order of `configured`.
@@ -162,7 +162,7 @@ impl Backend {
                 Ok(_) => SegmentKernel::Pending(pending),
                 Err(reason) => SegmentKernel::Unavailable(reason.clone()),
             };
-            compiled.kernels.insert(kernel.segment, kernel_of_segment);
+            Arc::make_mut(&mut compiled.kernels).insert(kernel.segment, kernel_of_segment);
         }
         compiled.take_place(&place);
         compiled.supply = Some(supply);
@@ -211,10 +211,10 @@ const FOREIGN_PLAN: &str = "foreign_plan";
 impl Compiled {
     fn unbuilt(planned: Planned, gpu: Option<Gpu>, debug: bool) -> Compiled {
         Compiled {
-            planned,
+            planned: Arc::new(planned),
             gpu,
             device: None,
-            kernels: HashMap::new(),
+            kernels: Arc::default(),
             configured: Vec::new(),
             built: Vec::new(),
             pending: Vec::new(),
@@ -233,7 +233,7 @@ impl Compiled {
     fn refuse_all(&mut self, emulate: bool, reason: &RunReason) {
         self.configured = planned_kernels(&self.planned, CutlassVersion::PINNED, emulate);
         for (segment, _) in self.planned.partition().plans() {
-            self.kernels.insert(segment, SegmentKernel::Unavailable(reason.clone()));
+            Arc::make_mut(&mut self.kernels).insert(segment, SegmentKernel::Unavailable(reason.clone()));
         }
     }
 
@@ -248,7 +248,7 @@ impl Compiled {
                     Err(failure) => SegmentKernel::Unavailable(RunReason::from(&*failure)),
                 },
             };
-            self.kernels.insert(planned.segment, kernel);
+            Arc::make_mut(&mut self.kernels).insert(planned.segment, kernel);
             self.built.push(BuiltKernel::new(planned.clone(), &outcome, service));
             self._kept.extend(outcome);
         }
@@ -267,7 +267,8 @@ impl Compiled {
                 },
                 Err(reason) => SegmentKernel::Unavailable(reason.clone()),
             };
-            self.kernels.extend(products.into_iter().map(|segment| (segment, library.clone())));
+            let of_products = products.into_iter().map(|segment| (segment, library.clone()));
+            Arc::make_mut(&mut self.kernels).extend(of_products);
         }
         self.device = place.as_ref().ok().map(|(device, _)| device.clone());
     }
@@ -427,6 +428,16 @@ impl Compiled {
             None => (NO_DEVICE, "no device can run the program's kernels".to_owned()),
         };
         Refused { code, segment, message }
+    }
+
+    /// The plan, for owners that outlive this.
+    pub(crate) fn shared_plan(&self) -> Arc<Planned> {
+        Arc::clone(&self.planned)
+    }
+
+    /// The device and kernels, for owners that outlive this.
+    pub(crate) fn shared_machine(&self) -> Option<(Device, Arc<Kernels>)> {
+        Some((self.device.clone()?, Arc::clone(&self.kernels)))
     }
 
     /// The device and kernels, in the form that the executor's functions take. [`Compiled::gpu`] has an example.

@@ -103,6 +103,6 @@ mod tests {
     #[test]
     fn a_session_may_be_moved_to_another_thread() {
         fn check<T: Send>() {}
-        check::<Session<'_>>();
+        check::<Session>();
     }
 }

@@ -1,10 +1,12 @@
 //! Sessions: repeated calls of a compiled program, whose params are given once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use fourfold_executor::{DeviceTensor, Preparation, Refused, SessionError, SessionInput, SessionRun};
 use fourfold_ir::{BindError, SymbolValues, Tensor};
 
+use crate::backend::Planned;
 use crate::compiled::Compiled;
 use crate::error::Error;
 
@@ -14,8 +16,8 @@ use crate::error::Error;
 /// device, a call launches a prepared program. It is kept, with its memory, for the last 8 combinations of extents.
 /// After the first call with some extents, a call allocates no device memory, loads no kernel and uploads no param.
 ///
-/// A session has a stream of its own and may be moved to another thread. Sessions of one or several programs may run at
-/// the same time, each on a thread of its own.
+/// A session owns what it needs, so the [`Compiled`] may be dropped before it. It has a stream of its own, and may be
+/// moved to another thread. Sessions of one or several programs may run at the same time, each on a thread of its own.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -28,16 +30,17 @@ use crate::error::Error;
 /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
 /// # let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
 /// let mut session = compiled.session(tensors.clone())?;
-/// let call = session.inputs().map(|name| (name, (&tensors[name]).into())).collect();
+/// let names = session.inputs();
+/// let call = names.iter().map(|name| (name.as_str(), (&tensors[name]).into())).collect();
 /// let run = session.run(&call)?;
 /// assert!(run.outputs[0].is_some());
 /// assert_eq!(run.refused.expect("no GPU").code, "no_device");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Session<'a> {
-    compiled: &'a Compiled,
-    inner: fourfold_executor::Session<'a>,
+pub struct Session {
+    planned: Arc<Planned>,
+    inner: fourfold_executor::Session,
 }
 
 impl Compiled {
@@ -47,26 +50,32 @@ impl Compiled {
     /// [`Error::Bind`] or [`Error::Session`] when a param is missing or has another type; [`Error::Run`] when a value
     /// that depends on params only cannot be computed; [`Error::Device`] when the device fails; [`Error::Unclaimed`]
     /// when an op belongs to the host.
-    pub fn session(&self, params: HashMap<String, Tensor>) -> Result<Session<'_>, Error> {
-        let planned = self.planned();
+    pub fn session(&self, params: HashMap<String, Tensor>) -> Result<Session, Error> {
+        let planned = self.shared_plan();
         planned.refuse_unclaimed()?;
-        let (program, partition) = (planned.program(), planned.partition());
-        let inner = fourfold_executor::Session::new(program, partition, params, self.machine())?;
-        Ok(Session { compiled: self, inner })
+        let (program, partition) = (planned.normalized().shared_program(), planned.shared_partition());
+        let inner = fourfold_executor::Session::new(program, partition, params, self.shared_machine())?;
+        Ok(Session { planned, inner })
     }
 }
 
-impl<'a> Session<'a> {
+impl Session {
     /// Sets the extents of symbols that no input's shape determines, such as those of a product `B*S`.
     #[must_use]
-    pub fn with_symbols(self, given: Vec<(String, u64)>) -> Session<'a> {
-        Session { inner: self.inner.with_symbols(given), ..self }
+    pub fn with_symbols(mut self, given: Vec<(String, u64)>) -> Session {
+        self.set_symbols(given);
+        self
+    }
+
+    /// Sets the extents of symbols that no input's shape determines, for later calls.
+    pub fn set_symbols(&mut self, given: Vec<(String, u64)>) {
+        self.inner.set_symbols(given);
     }
 
     /// The names of the inputs that are no params.
-    pub fn inputs(&self) -> impl Iterator<Item = &'a str> + '_ {
-        let module = self.compiled.planned().program().module();
-        self.inner.inputs().iter().map(|value| module.name_of(*value))
+    pub fn inputs(&self) -> Vec<String> {
+        let module = self.planned.program().module();
+        self.inner.inputs().iter().map(|value| module.name_of(*value).to_owned()).collect()
     }
 
     /// Runs the program on inputs by name, and returns all outputs on the host.
@@ -87,7 +96,7 @@ impl<'a> Session<'a> {
         inputs: &HashMap<&str, SessionInput<'_>>,
         outputs: &HashMap<&str, DeviceTensor<'_>>,
     ) -> Result<SessionRun, Error> {
-        let planned = self.compiled.planned();
+        let planned = Arc::clone(&self.planned);
         let (module, original) = (planned.program().module(), planned.original().module());
         let mut given = Vec::with_capacity(inputs.len());
         for &value in self.inner.inputs() {

@@ -12,7 +12,7 @@ mod stand_in;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use fourfold::executor::blas::Blas;
@@ -128,10 +128,11 @@ impl Place {
     fn run(&mut self, made: &KitProgram, planned: Planned) -> Result<Calls, String> {
         let (planned, kernels) = self.kernels.of(planned, &self.blas);
         let (program, partition) = (planned.program(), planned.partition());
+        let kernels = Arc::new(kernels);
         let machine = Machine::new(&self.device, &kernels);
         let cases = cases(made, program);
         let mut calls = Calls::default();
-        let mut session: Option<Session<'_>> = None;
+        let mut session: Option<Session> = None;
         for case in &cases {
             self.kernels.bind(&case.symbols);
             let bound = bind::bind(program, &case.tensors).map_err(|error| error.to_string())?;
@@ -142,7 +143,14 @@ impl Place {
             let session = match &mut session {
                 Some(session) => session,
                 None => {
-                    let made = Session::new(program, partition, case.tensors.clone(), Some(machine));
+                    let program = planned.normalized().shared_program();
+                    let (partition, device) = (Arc::new(partition.clone()), self.device.clone());
+                    let made = Session::new(
+                        program,
+                        partition,
+                        case.tensors.clone(),
+                        Some((device, Arc::clone(&kernels))),
+                    );
                     session.insert(made.map_err(|error| self.kernels.why(&error.to_string()))?)
                 }
             };
@@ -160,7 +168,7 @@ impl Place {
     fn call(
         &self,
         program: &Program,
-        session: &mut Session<'_>,
+        session: &mut Session,
         case: &Case,
         calls: &mut Calls,
     ) -> Result<(), String> {
@@ -186,7 +194,7 @@ impl Place {
     fn call_on_device(
         &self,
         program: &Program,
-        session: &mut Session<'_>,
+        session: &mut Session,
         case: &Case,
         calls: &mut Calls,
     ) -> Result<(), String> {

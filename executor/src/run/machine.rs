@@ -26,6 +26,9 @@ pub enum SegmentKernel {
     Pending(PendingKernel),
 }
 
+/// The kernels of a program, by segment position.
+pub type Kernels = HashMap<usize, SegmentKernel>;
+
 impl From<&BlasError> for RunReason {
     fn from(error: &BlasError) -> RunReason {
         let message = format!("{error} ({}): the product ran on the CPU", error.remedy());
@@ -37,14 +40,14 @@ impl From<&BlasError> for RunReason {
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
     device: &'a Device,
-    kernels: &'a HashMap<usize, SegmentKernel>,
+    kernels: &'a Kernels,
     /// A stream of the device's context; `None` for the device's own.
     stream: Option<&'a Stream>,
 }
 
 impl<'a> Machine<'a> {
     /// A device with its own stream, and its kernels by segment position.
-    pub fn new(device: &'a Device, kernels: &'a HashMap<usize, SegmentKernel>) -> Machine<'a> {
+    pub fn new(device: &'a Device, kernels: &'a Kernels) -> Machine<'a> {
         Machine { device, kernels, stream: None }
     }
 
@@ -65,7 +68,7 @@ impl<'a> Machine<'a> {
     }
 
     /// The kernels, by segment position.
-    pub fn kernels(&self) -> &'a HashMap<usize, SegmentKernel> {
+    pub fn kernels(&self) -> &'a Kernels {
         self.kernels
     }
 

@@ -42,7 +42,7 @@ pub use codes::{
 };
 pub use error::{FaultPlace, RunError};
 pub(crate) use layout::Outside;
-pub use machine::{Machine, SegmentKernel};
+pub use machine::{Kernels, Machine, SegmentKernel};
 pub use memory::{MemoryContent, MemoryPart, MemoryPlan, PART_ALIGNMENT, plan_memory};
 pub use pending::PendingKernel;
 pub use preparation::Preparation;

@@ -6,6 +6,7 @@ mod tensor;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use fourfold_ir::bind::{BindError, concrete_dims, solve_symbols};
 use fourfold_ir::{Program, SymbolValues, Tensor, Value};
@@ -17,8 +18,7 @@ use self::staging::{Slots, Staging};
 use super::record::describe;
 use super::residents::Residents;
 use super::{
-    DEVICE_ERROR, Machine, NO_DEVICE, Preparation, PreparedProgram, Refused, RunError, SegmentKernel,
-    SegmentRun,
+    DEVICE_ERROR, Kernels, Machine, NO_DEVICE, Preparation, PreparedProgram, Refused, RunError, SegmentRun,
 };
 use crate::device::{Buffer, Device, DeviceError, Stream};
 
@@ -36,13 +36,13 @@ const MAX_SHAPES: usize = 8;
 /// A call copies host tensors of up to 1 MiB through page-locked memory: at most 32 MiB, which the session keeps. Tensors
 /// on the device are not copied.
 ///
-/// A session has a stream of its own, and may be moved to another thread. Several sessions, of one program or of
+/// A session shares the program and its kernels. It has a stream of its own, and may be moved to another thread. Several sessions, of one program or of
 /// several, may be called at the same time on threads of their own. They share the device and the loaded kernels, but
 /// no memory.
-pub struct Session<'a> {
-    program: &'a Program,
-    partition: &'a Partition,
-    place: Option<Place<'a>>,
+pub struct Session {
+    program: Arc<Program>,
+    partition: Arc<Partition>,
+    place: Option<Place>,
     residents: Residents,
     /// The inputs that are no params.
     inputs: Vec<Value>,
@@ -58,15 +58,15 @@ pub struct Session<'a> {
 }
 
 /// The device, its kernels, and the session's stream.
-struct Place<'a> {
-    device: &'a Device,
-    kernels: &'a HashMap<usize, SegmentKernel>,
+struct Place {
+    device: Device,
+    kernels: Arc<Kernels>,
     stream: Stream,
 }
 
-impl Place<'_> {
+impl Place {
     fn machine(&self) -> Machine<'_> {
-        let machine = Machine::new(self.device, self.kernels);
+        let machine = Machine::new(&self.device, &self.kernels);
         // The stream belongs to the device.
         machine.with_stream(&self.stream).unwrap_or(machine)
     }
@@ -133,18 +133,18 @@ pub enum SessionError {
     Device(#[from] DeviceError),
 }
 
-impl<'a> Session<'a> {
+impl Session {
     /// Creates a session. Computes and uploads what depends on params only. Tensors that match no param by name are
-    /// ignored. Without a machine, everything runs on the fallback; the stream of a machine is not used.
+    /// ignored. Without a device and its kernels, everything runs on the fallback.
     ///
     /// # Errors
     /// When a param is missing or does not have its type, a constant cannot be computed, or the device fails.
     pub fn new(
-        program: &'a Program,
-        partition: &'a Partition,
+        program: Arc<Program>,
+        partition: Arc<Partition>,
         mut params: HashMap<String, Tensor>,
-        machine: Option<Machine<'a>>,
-    ) -> Result<Session<'a>, SessionError> {
+        machine: Option<(Device, Arc<Kernels>)>,
+    ) -> Result<Session, SessionError> {
         let module = program.module();
         let mut known = HashMap::new();
         for &value in module.inputs.iter().filter(|value| module.is_param(**value)) {
@@ -166,20 +166,21 @@ impl<'a> Session<'a> {
             }
             known.insert(value, tensor);
         }
-        let mut residents = Residents::compute(program, partition, known)?;
+        let mut residents = Residents::compute(&program, &partition, known)?;
         let place = match machine {
-            Some(machine) => {
-                let (device, kernels) = (machine.device(), machine.kernels());
-                Some(Place { device, kernels, stream: device.new_stream()? })
+            Some((device, kernels)) => {
+                let stream = device.new_stream()?;
+                Some(Place { device, kernels, stream })
             }
             None => None,
         };
         if let Some(place) = &place {
-            residents.upload(partition, &place.machine())?;
+            residents.upload(&partition, &place.machine())?;
         }
         let inputs = module.inputs.iter().copied().filter(|value| !module.is_param(*value)).collect();
         let mut firsts = HashMap::new();
         let first = |(position, value)| *firsts.entry(value).or_insert(position);
+        let first_outputs = module.outputs.iter().enumerate().map(first).collect();
         Ok(Session {
             program,
             partition,
@@ -190,15 +191,20 @@ impl<'a> Session<'a> {
             shapes: Vec::new(),
             spare: (SymbolValues::default(), Vec::new()),
             staging: Staging::default(),
-            first_outputs: module.outputs.iter().enumerate().map(first).collect(),
+            first_outputs,
         })
     }
 
     /// Sets the extents of symbols that no input's shape determines, such as those of a product `B*S`.
     #[must_use]
-    pub fn with_symbols(mut self, given: Vec<(String, u64)>) -> Session<'a> {
-        self.given = given;
+    pub fn with_symbols(mut self, given: Vec<(String, u64)>) -> Session {
+        self.set_symbols(given);
         self
+    }
+
+    /// Sets the extents of symbols that no input's shape determines, for later calls.
+    pub fn set_symbols(&mut self, given: Vec<(String, u64)>) {
+        self.given = given;
     }
 
     /// The inputs that are no params, in the order in which [`Session::run`] takes them.
@@ -214,7 +220,7 @@ impl<'a> Session<'a> {
     /// When a segment that does not depend on params only runs on the fallback, or its kernel cannot run here.
     pub fn prepare(&self, symbols: &SymbolValues) -> Result<Preparation<'_>, Refused> {
         let place = self.place.as_ref().ok_or_else(without_device)?;
-        Preparation::beside(self.program, self.partition, symbols, &place.machine(), &self.residents)
+        Preparation::beside(&self.program, &self.partition, symbols, &place.machine(), &self.residents)
     }
 
     /// A param, or a value that depends on params only and that calls need.
@@ -315,7 +321,7 @@ impl<'a> Session<'a> {
 
     fn check_device(&self, tensor: &DeviceTensor<'_>) -> Result<(), SessionError> {
         match &self.place {
-            Some(place) if tensor.is_on(place.device) => Ok(()),
+            Some(place) if tensor.is_on(&place.device) => Ok(()),
             _ => Err(DeviceError::OtherDevice { what: "tensor" }.into()),
         }
     }
@@ -329,7 +335,7 @@ fn without_device() -> Refused {
     Refused::new(NO_DEVICE, None, "no device can run the program's kernels")
 }
 
-impl fmt::Debug for Session<'_> {
+impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.program.module().name;
         f.debug_struct("Session").field("program", name).field("shapes", &self.shapes.len()).finish()

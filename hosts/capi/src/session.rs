@@ -15,7 +15,7 @@ use crate::memory::{handle, read};
 use crate::module::{Built, ModuleHandle};
 use crate::tensor::{Given, given, symbols, to_tensors};
 
-/// A session, and the module that it borrows.
+/// A session.
 #[derive(Debug)]
 pub struct SessionHandle(pub(crate) Arc<Open>);
 
@@ -24,8 +24,7 @@ handles! { SessionHandle = Session "session" }
 /// The state of a session, shared with the programs prepared from it.
 #[derive(Debug)]
 pub struct Open {
-    // Dropped before the module, which it borrows.
-    session: Mutex<Session<'static>>,
+    session: Mutex<Session>,
     /// The shapes of the params, in order.
     shapes: Vec<Vec<usize>>,
     extents: Vec<(String, u64)>,
@@ -40,14 +39,11 @@ impl Open {
         extents: Vec<(String, u64)>,
     ) -> Result<Open, ErrorHandle> {
         let session = built.compiled.session(params)?.with_symbols(extents.clone());
-        // SAFETY: the session borrows the compiled program, which has a fixed address inside the `Arc` and is never
-        // changed. `Open` keeps the `Arc` for longer than the session, and lends the session for no longer than itself.
-        let session = unsafe { std::mem::transmute::<Session<'_>, Session<'static>>(session) };
         Ok(Open { session: Mutex::new(session), shapes, extents, built })
     }
 
     /// Calls a function with the session. Calls are serialized.
-    pub(crate) fn with<T>(&self, call: impl for<'a> FnOnce(&'a mut Session<'static>) -> T) -> T {
+    pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Session) -> T) -> T {
         call(&mut self.session.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

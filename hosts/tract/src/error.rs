@@ -24,14 +24,6 @@ pub enum Error {
     /// tract refused a change of the model.
     #[error("tract refused the change of the model: {0:#}")]
     Tract(TractError),
-    /// The thread that runs the segments of a model has ended.
-    #[error(
-        "the thread that runs Fourfold's segments has ended; prepare the model again, and report the bug"
-    )]
-    Worker,
-    /// The operating system refused a thread.
-    #[error("no thread could be started for Fourfold's segments: {0}; raise the limit of threads")]
-    Thread(std::io::Error),
 }
 
 impl Error {

@@ -17,7 +17,6 @@ mod order;
 mod report;
 mod runtime;
 mod segment;
-mod worker;
 
 pub use error::Error;
 pub use format::Format;

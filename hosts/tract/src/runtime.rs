@@ -1,9 +1,10 @@
 //! The runtime and the model transform named `fourfold`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Mutex;
 
 use fourfold::ir::{Invalid, Module, Op as FourfoldOp, Place, verify};
-use fourfold::{Backend, Claim, ClaimedSegment, CompileOptions, Compiled, Options, Planned};
+use fourfold::{Backend, Claim, ClaimedSegment, CompileOptions, Compiled, Options, Planned, Session};
 use tract_core::internal::*;
 use tract_core::transform::ModelTransform;
 
@@ -13,7 +14,6 @@ use crate::import::{Imported, import, is_leaf};
 use crate::order::late;
 use crate::report::{Fate, NodeReport, Reason, Report, SegmentReport, reason};
 use crate::segment::Segment;
-use crate::worker::Worker;
 
 /// The name of the runtime and of the transform.
 pub const NAME: &str = "fourfold";
@@ -69,9 +69,12 @@ impl Fourfold {
             .collect();
         let mut rewritten = model.clone();
         if !compiled.is_empty() {
-            let params = plan.segments.iter_mut().map(|segment| std::mem::take(&mut segment.extract.params));
-            let worker = Arc::new(Worker::start(compiled.into_iter().zip(params).collect())?);
-            patch(&mut rewritten, &plan.segments, &names, &texts, &worker).map_err(Error::Tract)?;
+            let mut sessions = Vec::with_capacity(compiled.len());
+            for (compiled, segment) in compiled.iter().zip(&mut plan.segments) {
+                let session = compiled.session(std::mem::take(&mut segment.extract.params))?;
+                sessions.push(Arc::new(Mutex::new(session)));
+            }
+            patch(&mut rewritten, &plan.segments, &names, &texts, &sessions).map_err(Error::Tract)?;
         }
         report.nodes = nodes(model, &rewritten, &plan).map_err(Error::Tract)?;
         rewritten.compact().map_err(Error::Tract)?;
@@ -218,7 +221,7 @@ fn patch(
     segments: &[PlannedSegment],
     names: &[String],
     kernels: &[String],
-    worker: &Arc<Worker>,
+    sessions: &[Arc<Mutex<Session>>],
 ) -> TractResult<()> {
     let mut patch = TypedModelPatch::new("fourfold segments");
     let mut wires: HashMap<OutletId, OutletId> = HashMap::new();
@@ -239,8 +242,7 @@ fn patch(
             facts.push((*form, fact.datum_type.fact(fact.shape.to_tvec())));
         }
         let op = Segment {
-            worker: worker.clone(),
-            number,
+            session: Arc::clone(&sessions[number]),
             kernel: kernels[number].clone(),
             inputs: inputs.iter().map(|(name, _, form)| (name.clone(), *form)).collect(),
             outputs: facts,

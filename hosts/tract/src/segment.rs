@@ -1,18 +1,19 @@
 //! The node that replaces the nodes of a segment.
 
+use std::sync::{Mutex, PoisonError};
+
+use fourfold::Session;
 use fourfold::ir::Tensor as FourfoldTensor;
 use tract_core::internal::*;
 
 use crate::error::Error;
 use crate::format::Form;
-use crate::worker::Worker;
 
 /// A segment of Fourfold's plan as one op of tract.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
-    pub(crate) worker: Arc<Worker>,
-    /// The number of the segment in its model.
-    pub(crate) number: usize,
+    /// The compiled program with its resident params, one call at a time. Clones share it.
+    pub(crate) session: Arc<Mutex<Session>>,
     /// The kernel's name in Fourfold's plan.
     pub(crate) kernel: String,
     /// The name and form of each input.
@@ -24,9 +25,7 @@ pub(crate) struct Segment {
 
 impl PartialEq for Segment {
     fn eq(&self, other: &Segment) -> bool {
-        Arc::ptr_eq(&self.worker, &other.worker)
-            && self.number == other.number
-            && self.symbols == other.symbols
+        Arc::ptr_eq(&self.session, &other.session) && self.symbols == other.symbols
     }
 }
 
@@ -73,7 +72,13 @@ impl EvalOp for Segment {
         };
         // The shapes of the inputs determine most symbols that tract leaves open.
         let symbols = self.symbols.iter().filter_map(extent).collect();
-        let results = self.worker.call(self.number, given?, symbols)?;
+        let given = given?;
+        let call = given.iter().map(|(name, tensor)| (name.as_str(), tensor.into())).collect();
+        let results: Vec<FourfoldTensor> = {
+            let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+            session.set_symbols(symbols);
+            session.run(&call).map_err(Error::from)?.outputs.into_iter().flatten().collect()
+        };
         let export = |((form, fact), tensor): (&(Form, TypedFact), &FourfoldTensor)| {
             let extents = fact.shape.iter().map(|extent| extent.eval(context.symbols).to_usize());
             // Without leading extents, the result has its shape already.

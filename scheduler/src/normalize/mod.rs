@@ -34,6 +34,7 @@ mod sharing;
 mod written;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use fourfold_ir::{Entity, Op, OpKind, Program, Value, verify};
 
@@ -58,7 +59,7 @@ pub struct NormalizeOptions {
 /// A normalized program, and its relation to the original.
 #[derive(Clone, Debug)]
 pub struct Normalized {
-    program: Program,
+    program: Arc<Program>,
     changed: bool,
     fates: Vec<Fate>,
     origins: Vec<Origin>,
@@ -126,6 +127,11 @@ impl Normalized {
         &self.program
     }
 
+    /// [`Normalized::program`], for owners that outlive this.
+    pub fn shared_program(&self) -> Arc<Program> {
+        Arc::clone(&self.program)
+    }
+
     /// Returns whether the program differs from the original.
     pub fn is_changed(&self) -> bool {
         self.changed
@@ -166,7 +172,7 @@ impl Normalized {
         let fates = module.ops.keys().map(Fate::Kept).collect();
         let origins = module.ops.keys().map(Origin::Kept).collect();
         let values = module.values.keys().map(Some).collect();
-        Normalized { changed: false, fates, origins, values, program }
+        Normalized { changed: false, fates, origins, values, program: Arc::new(program) }
     }
 }
 
@@ -261,7 +267,7 @@ fn finished(program: &Program, mut draft: Draft) -> Option<Normalized> {
             return None;
         }
     };
-    Some(Normalized { program: verified, changed: true, fates, origins, values })
+    Some(Normalized { program: Arc::new(verified), changed: true, fates, origins, values })
 }
 
 fn fate(draft: &Draft, new_ops: &[Option<Op>], op: Op) -> Fate {

@@ -136,9 +136,9 @@ fn sessions(compiled: &Compiled, made: &KitProgram, calls: &mut Calls) -> Result
     let cases = cases(compiled, made)?;
     let mut session = compiled.session(cases[0].0.clone())?;
     for (tensors, outputs) in cases.iter().chain(&cases[..1]) {
-        let wanted: Vec<&str> = session.inputs().collect();
+        let wanted = session.inputs();
         let inputs: HashMap<&str, SessionInput<'_>> =
-            wanted.iter().map(|name| (*name, (&tensors[*name]).into())).collect();
+            wanted.iter().map(|name| (name.as_str(), (&tensors[name]).into())).collect();
         let run = session.run(&inputs)?;
         calls.all += 1;
         calls.prepared += usize::from(run.refused.is_none());

@@ -43,12 +43,9 @@ fn cases(compiled: &Compiled) -> Result<Vec<Case>> {
         .collect()
 }
 
-fn call<'a>(
-    session: &Session<'_>,
-    inputs: &'a HashMap<String, Tensor>,
-) -> HashMap<&'a str, SessionInput<'a>> {
-    let wanted: Vec<&str> = session.inputs().collect();
-    let given = inputs.iter().filter(|(name, _)| wanted.contains(&name.as_str()));
+fn call<'a>(session: &Session, inputs: &'a HashMap<String, Tensor>) -> HashMap<&'a str, SessionInput<'a>> {
+    let wanted = session.inputs();
+    let given = inputs.iter().filter(|(name, _)| wanted.contains(name));
     given.map(|(name, tensor)| (name.as_str(), tensor.into())).collect()
 }
 
@@ -128,7 +125,8 @@ fn time(name: &str, compiled: &Compiled, case: &Case) -> Result<()> {
     let on_device = |tensor: &Tensor, buffer| {
         DeviceTensor::new(device, buffer, tensor.element(), tensor.dims().to_vec(), tensor.layout())
     };
-    let from = session.inputs().map(|name| Ok((name, upload(&case.inputs[name])?)));
+    let names = session.inputs();
+    let from = names.iter().map(|name| Ok((name.as_str(), upload(&case.inputs[name])?)));
     let from: Vec<_> = from.collect::<Result<_>>()?;
     let to: Vec<_> = case.outputs.iter().map(upload).collect::<Result<_>>()?;
     let module = compiled.planned().original().module();

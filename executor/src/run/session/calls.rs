@@ -15,7 +15,7 @@ use crate::run::{ALIAS, BUILDING, DEVICE_MEMORY, Preparation, Refused, RunError,
 
 type Outputs<'a, 'b> = &'a [Option<DeviceTensor<'b>>];
 
-impl Session<'_> {
+impl Session {
     /// Launches the prepared program for these extents, or returns the reason that there is none.
     pub(super) fn launch(
         &mut self,
@@ -81,7 +81,7 @@ impl Session<'_> {
         let place = self.place.as_ref().ok_or_else(without_device)?;
         let machine = place.machine();
         let preparation =
-            Preparation::beside(self.program, self.partition, symbols, &machine, &self.residents)?;
+            Preparation::beside(&self.program, &self.partition, symbols, &machine, &self.residents)?;
         let (mut of_inputs, mut of_outputs) = self.slots(symbols);
         let addresses = self
             .addresses(inputs, outputs, &mut of_inputs, &mut of_outputs)
@@ -96,7 +96,7 @@ impl Session<'_> {
     /// and one that no call computes has none.
     fn slots(&self, symbols: &SymbolValues) -> (Slots, Slots) {
         let size = |value: Value| {
-            usize::try_from(bytes(self.program, value, symbols).unwrap_or(u64::MAX)).unwrap_or(usize::MAX)
+            usize::try_from(bytes(&self.program, value, symbols).unwrap_or(u64::MAX)).unwrap_or(usize::MAX)
         };
         let inputs = self.inputs.iter().map(|value| size(*value)).collect();
         let outputs = self.program.module().outputs.iter().zip(&self.first_outputs).enumerate();
@@ -122,7 +122,7 @@ impl Session<'_> {
         let Some(place) = &self.place else { return Ok(addresses) };
         for (position, (value, input)) in self.inputs.iter().zip(inputs).enumerate() {
             let address = match input {
-                SessionInput::Host(_) => of_inputs.address(place.device, position)?,
+                SessionInput::Host(_) => of_inputs.address(&place.device, position)?,
                 SessionInput::Device(tensor) => tensor.address(),
             };
             addresses.push((*value, address));
@@ -131,7 +131,7 @@ impl Session<'_> {
             if self.first_outputs[position] == position && self.is_computed(*value) {
                 let address = match outputs.get(position) {
                     Some(Some(tensor)) => tensor.address(),
-                    _ => of_outputs.address(place.device, position)?,
+                    _ => of_outputs.address(&place.device, position)?,
                 };
                 addresses.push((*value, address));
             }
@@ -176,7 +176,7 @@ impl Session<'_> {
         }
         let module = self.program.module();
         let stream = &place.stream;
-        let mut staged = staging.stage(place.device, of_inputs, of_outputs);
+        let mut staged = staging.stage(&place.device, of_inputs, of_outputs);
         let mut results: Vec<Option<Tensor>> = vec![None; module.outputs.len()];
         let is_returned = |position: &usize| {
             !matches!(outputs.get(*position), Some(Some(_))) && self.is_computed(module.outputs[*position])
@@ -237,7 +237,7 @@ impl Session<'_> {
         let no_memory = |_| RunError::Memory {
             segment,
             value: name(),
-            bytes: bytes(self.program, value, symbols).unwrap_or(u64::MAX),
+            bytes: bytes(&self.program, value, symbols).unwrap_or(u64::MAX),
         };
         let len = Tensor::byte_len(ty.element, &dims, ty.layout).map_err(no_memory)?;
         let mut bytes = Vec::new();
@@ -319,10 +319,10 @@ impl Session<'_> {
             SessionInput::Host(tensor) => Some((*value, *tensor)),
             SessionInput::Device(_) => None,
         });
-        let values = Values::new(self.program, symbols, host, &module.outputs, false);
+        let values = Values::new(&self.program, symbols, host, &module.outputs, false);
         let options = RunOptions::default();
         let mut runner =
-            Runner::new(self.program, self.partition, symbols, options, machine.as_ref(), values)
+            Runner::new(&self.program, &self.partition, symbols, options, machine.as_ref(), values)
                 .with_residents(&self.residents)
                 .with_buffers(spare);
         for (value, input) in self.inputs.iter().zip(inputs) {

@@ -1,7 +1,7 @@
 //! Column kernels and constants on the device.
 
 use fourfold_executor::device::Device;
-use fourfold_executor::{Machine, MemoryContent, RunOptions, Session, plan_memory};
+use fourfold_executor::{MemoryContent, RunOptions, plan_memory};
 
 use super::fixture::{Fixture, story};
 use super::stand_in::{Counter, StandIn};
@@ -109,9 +109,7 @@ fn a_session_keeps_constants_and_their_views() {
     let stand_in = StandIn::new();
     let device = Device::open(0).unwrap();
     let fixture = tier(CONSTANTS, &[]);
-    let machine = Machine::new(&device, &fixture.kernels);
-    let params = fixture.tensors.clone();
-    let mut session = Session::new(&fixture.program, &fixture.partition, params, Some(machine)).unwrap();
+    let mut session = fixture.session_with(fixture.tensors.clone(), Some(&device)).unwrap();
     let x = &fixture.tensors["x"];
     for call in 0..3 {
         let before = stand_in.count(Counter::Up);

@@ -1,9 +1,10 @@
 //! Programs with their partitions, inputs and kernels.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use fourfold_executor::device::Device;
-use fourfold_executor::{Machine, Run, RunError, RunOptions, SegmentKernel, run};
+use fourfold_executor::{Machine, Run, RunError, RunOptions, SegmentKernel, Session, SessionError, run};
 use fourfold_ir::bind::bind;
 use fourfold_ir::sample::{Recipe, Rule, inputs};
 use fourfold_ir::{
@@ -208,6 +209,17 @@ fn sampled(program: &Program, m: usize) -> HashMap<String, Tensor> {
 }
 
 impl Fixture {
+    /// A session with these params, on a device if there is one.
+    pub fn session_with(
+        &self,
+        params: HashMap<String, Tensor>,
+        device: Option<&Device>,
+    ) -> Result<Session, SessionError> {
+        let (program, partition) = (Arc::new(self.program.clone()), Arc::new(self.partition.clone()));
+        let machine = device.map(|device| (device.clone(), Arc::new(self.kernels.clone())));
+        Session::new(program, partition, params, machine)
+    }
+
     pub fn value(&self, name: &str) -> Value {
         self.program.facts().value_named(name).unwrap()
     }

@@ -14,14 +14,12 @@ use super::stand_in::{Counter, StandIn};
 const ROUNDS: Rounds = Rounds { warm_up: Duration::ZERO, replays: 6, limit: Duration::from_secs(10) };
 const M: usize = 37;
 
-fn session<'a>(fixture: &'a Fixture, device: &'a Device) -> Session<'a> {
-    let machine = Machine::new(device, &fixture.kernels);
-    Session::new(&fixture.program, &fixture.partition, fixture.tensors.clone(), Some(machine))
-        .expect("params")
+fn session(fixture: &Fixture, device: &Device) -> Session {
+    fixture.session_with(fixture.tensors.clone(), Some(device)).expect("params")
 }
 
 /// The bytes of the inputs that are no params.
-fn inputs<'a>(fixture: &'a Fixture, session: &Session<'_>) -> HashMap<Value, &'a [u8]> {
+fn inputs<'a>(fixture: &'a Fixture, session: &Session) -> HashMap<Value, &'a [u8]> {
     let module = fixture.program.module();
     let bytes = |value: &Value| (*value, fixture.tensors[module.name_of(*value)].bytes());
     session.inputs().iter().map(bytes).collect()

@@ -43,9 +43,8 @@ impl Fixture {
         self.tensors.clone()
     }
 
-    fn session<'a>(&'a self, device: &'a Device) -> Session<'a> {
-        let machine = Machine::new(device, &self.kernels);
-        Session::new(&self.program, &self.partition, self.params(), Some(machine)).unwrap()
+    fn session(&self, device: &Device) -> Session {
+        self.session_with(self.params(), Some(device)).unwrap()
     }
 
     /// Checks the outputs that a call returned on the host.
@@ -294,8 +293,7 @@ func @chain(%x: tensor<[M, 6], f32>) {
 fn what_does_not_fit_is_refused() {
     let setup = Setup::new();
     let fixture = tier(PROGRAM, &[("M", 7)]).with_library(Ok(setup.blas()));
-    let machine = Machine::new(&setup.device, &fixture.kernels);
-    let new = |params| Session::new(&fixture.program, &fixture.partition, params, Some(machine));
+    let new = |params| fixture.session_with(params, Some(&setup.device));
     let missing = new(HashMap::new()).unwrap_err();
     assert!(matches!(&missing, SessionError::Bind(_)) && missing.to_string().contains("`%w: "), "{missing}");
     let other = Tensor::zeros(ElementType::F32, vec![5, 7], None).unwrap();
@@ -353,7 +351,7 @@ fn a_session_prepares_launches_for_its_host() {
 #[test]
 fn a_session_without_a_device_runs_on_the_fallback() {
     let fixture = tier(PROGRAM, &[("M", 7)]);
-    let mut session = Session::new(&fixture.program, &fixture.partition, fixture.params(), None).unwrap();
+    let mut session = fixture.session_with(fixture.params(), None).unwrap();
     let run = session.run(&[(&fixture.tensors["x"]).into()], &[]).unwrap();
     fixture.check_outputs(&run);
     assert_eq!(run.refused.map(|refused| refused.code), Some("no_device"));
