@@ -1,0 +1,84 @@
+//! Errors, and the guard that turns them and panics into statuses.
+
+use std::any::Any;
+use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use fourfold_import::{ImportError, OnnxGraphError};
+use ort_sys::{OrtErrorCode, OrtStatusPtr};
+
+use crate::api::Api;
+
+/// The reason that a call of the provider fails.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    /// A call of ONNX Runtime failed.
+    #[error("{function}: {message}")]
+    Runtime { function: &'static str, message: String },
+    /// A provider option has an unusable value.
+    #[error("the provider option `{name}` is `{value}`; expected {expected}")]
+    Option { name: &'static str, value: String, expected: &'static str },
+    /// Nodes that the provider has claimed have no program.
+    #[error("{node}: {message}")]
+    Region { node: String, message: String },
+    /// An EPContext node cannot be loaded.
+    #[error("EPContext node `{node}`: {message}")]
+    Context { node: String, message: String },
+    /// A tensor does not fit the compiled program.
+    #[error("input {position} of `{node}`: {message}")]
+    Input { node: String, position: usize, message: String },
+    /// A file cannot be written or read.
+    #[error("cannot {action} {path}: {source}")]
+    File { action: &'static str, path: String, source: std::io::Error },
+    /// The temporary file of a region cannot be written or read.
+    #[error(transparent)]
+    Graph(#[from] OnnxGraphError),
+    /// The weights of a region cannot be read.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// Fourfold cannot plan, compile or run a program.
+    #[error("{}", fourfold::chain(.0))]
+    Fourfold(#[from] fourfold::Error),
+}
+
+impl ProviderError {
+    fn code(&self) -> OrtErrorCode {
+        match self {
+            ProviderError::Option { .. } | ProviderError::Input { .. } => OrtErrorCode::ORT_INVALID_ARGUMENT,
+            ProviderError::Context { .. } => OrtErrorCode::ORT_INVALID_GRAPH,
+            _ => OrtErrorCode::ORT_EP_FAIL,
+        }
+    }
+}
+
+/// Runs the body of a call. Returns null, or a status that ONNX Runtime owns. No panic crosses the border.
+pub fn guard(api: Api, body: impl FnOnce() -> Result<(), ProviderError>) -> OrtStatusPtr {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => OrtStatusPtr(ptr::null_mut()),
+        Ok(Err(error)) => api.status(error.code(), &format!("Fourfold: {error}")),
+        Err(payload) => {
+            let message = format!("bug: a panic in Fourfold: {}; please report the model", said(&*payload));
+            api.status(OrtErrorCode::ORT_RUNTIME_EXCEPTION, &message)
+        }
+    }
+}
+
+/// Runs the body of a call that returns no status. A panic is swallowed.
+pub fn guard_silently(body: impl FnOnce()) {
+    // The payload may panic when it is dropped.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
+        std::mem::forget(payload);
+    }
+}
+
+fn said(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// A C string without the zero bytes of a text.
+pub fn c_string(text: &str) -> CString {
+    let bytes = text.bytes().filter(|byte| *byte != 0).collect::<Vec<u8>>();
+    CString::new(bytes).unwrap_or_default()
+}
