@@ -73,7 +73,8 @@ impl OnnxGraph {
             .map(|op| finished.origins.of(original(op)).and_then(|label| names.get(label)).cloned())
             .collect();
         let program = finished.origins.verified(finished.module, original).map_err(|(code, message)| {
-            let label = names.keys().filter(|label| message.starts_with(label.as_str())).max_by_key(|it| it.len());
+            let label =
+                names.keys().filter(|label| message.starts_with(label.as_str())).max_by_key(|it| it.len());
             refused(LeftOut { name: label.cloned().unwrap_or_else(|| word(name)), code, message })
         })?;
         Ok(OnnxGraph { model, program, params: finished.params, nodes, notes: finished.notes })
@@ -109,7 +110,8 @@ impl OnnxGraph {
                 Source::Values(tensor) => tensor.try_clone().map_err(|error| failed(error.to_string()))?,
                 Source::Stored(at) => {
                     let ty = module.ty(*input);
-                    let dims = ty.shape.iter().filter_map(|dim| dim.as_fixed()).map(|dim| dim as usize).collect();
+                    let dims =
+                        ty.shape.iter().filter_map(|dim| dim.as_fixed()).map(|dim| dim as usize).collect();
                     let bytes = self.model.stored[*at].read(&self.model.files).map_err(failed)?;
                     Tensor::new(ty.element, dims, ty.layout, bytes)
                         .map_err(|error| failed(format!("tensor `{name}`: {error}")))?
