@@ -1,0 +1,420 @@
+"""Tests of the provider in ONNX Runtime: `python cases.py LIBRARY CASE`."""
+
+import gc
+import pathlib
+import sys
+import tempfile
+import threading
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto as T
+
+from models import Model, any_scales, dequantized, packed, powers, raw, sum_bound, value
+
+NAME = "FourfoldExecutionProvider"
+LEVELS = [
+    ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+]
+ROWS = (0, 1, 3, 91)
+
+
+def devices():
+    found = [device for device in ort.get_ep_devices() if device.ep_name == NAME]
+    assert found, "the library offers no device"
+    return found
+
+
+def session(model, level=LEVELS[-1], options=None, **entries):
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = level
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for key, text in entries.items():
+        settings.add_session_config_entry(key.replace("__", "."), text)
+    settings.add_provider_for_devices(devices(), {"device": "none", **(options or {})})
+    return ort.InferenceSession(model, settings)
+
+
+def assigned(made):
+    """The operators of each region of the provider, and those of the CPU provider."""
+    ours, others = [], []
+    for part in made.get_provider_graph_assignment_info():
+        operators = sorted(node.op_type for node in part.get_nodes())
+        if part.ep_name == NAME:
+            ours.append(operators)
+        else:
+            others += operators
+    return sorted(ours), sorted(others)
+
+
+def fails(call, *words):
+    try:
+        call()
+    except Exception as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"{missing} missing in: {error}"
+        return
+    raise AssertionError(f"no failure that names {words}")
+
+
+def whole(rng, rows, k):
+    """Activations of small whole numbers, which differ in each row."""
+    return rng.integers(-3, 4, (rows, k)).astype(np.float32)
+
+
+def feed_forward(rng, n=80, hidden=48, k=32):
+    """Two NVFP4 linears with a bias and Relu between them."""
+    model = Model()
+    product, w1 = model.linear("up", "x", rng, hidden, k)
+    bias = rng.integers(-9, 10, hidden)
+    biased = model.node("Add", [product, model.constant("bias", bias)], "biased")
+    positive = model.node("Relu", [biased], "positive")
+    output, w2 = model.linear("down", positive, rng, n, hidden)
+    built = model.build([value("x", ["rows", k])], [value(output, ["rows", n])])
+    return built, lambda x: np.maximum(x.astype(np.float64) @ w1.T + bias, 0) @ w2.T
+
+
+def levels():
+    rng = np.random.default_rng(1)
+    model, reference = feed_forward(rng)
+    for level in LEVELS:
+        made = session(model, level)
+        ours, others = assigned(made)
+        assert len(ours) == 1 and not others, (level, ours, others)
+        for rows in ROWS:
+            x = whole(rng, rows, 32)
+            [y] = made.run(None, {"x": x})
+            assert y.shape == (rows, 80) and np.array_equal(y, reference(x)), (level, rows)
+            assert rows == 0 or np.count_nonzero(y) > y.size / 2
+
+
+def precision():
+    """Scales with mantissas, an odd N, Gelu and a residual, with a bound from the number of roundings."""
+    rng = np.random.default_rng(2)
+    n, k = 53, 176
+    model = Model()
+    product, w = model.linear("w", "x", rng, n, k, factor=0.0173, draw=any_scales)
+    curved = model.node("Gelu", [product], "curved", approximate="tanh")
+    scaled = model.node("Mul", [curved, model.constant("gain", [0.3])], "scaled")
+    model.node("Add", [scaled, "residual"], "y")
+    model = model.build([value("x", ["m", k]), value("residual", ["m", n])], [value("y", ["m", n])])
+    made = session(model)
+    ours, others = assigned(made)
+    assert len(ours) == 1 and not others, (ours, others)
+    factor = float(np.float32(0.0173))
+    w = w / 0.0173 * factor
+    for rows in ROWS:
+        x = rng.standard_normal((rows, k)).astype(np.float32)
+        residual = rng.standard_normal((rows, n)).astype(np.float32)
+        [y] = made.run(None, {"x": x, "residual": residual})
+        p = x.astype(np.float64) @ w.T
+        gain = float(np.float32(0.3))
+        inner = np.sqrt(2 / np.pi) * (p + 0.044715 * p**3)
+        exact = 0.5 * p * (1 + np.tanh(inner)) * gain + residual
+        # The product's error, at most 1.13 times larger behind Gelu, and a few roundings of the largest value.
+        bound = 1.13 * gain * sum_bound(x.astype(np.float64), w, 4) + 16 * 2.0**-24 * (np.abs(p) + np.abs(residual))
+        assert np.all(np.abs(y - exact) <= bound), np.max(np.abs(y - exact) / bound)
+
+
+def gemm():
+    """Gemm with transB 0 and 1, alpha, beta and C."""
+    rng = np.random.default_rng(3)
+    n, k = 40, 64
+    for trans_b in (0, 1):
+        model = Model()
+        weight, w = model.weight("w", rng, n, k)
+        if not trans_b:
+            weight = model.node("Transpose", [weight], "transposed", perm=[1, 0])
+        bias = rng.integers(-4, 5, n)
+        inputs = ["x", weight, model.constant("bias", bias)]
+        model.node("Gemm", inputs, "y", transB=trans_b, alpha=0.5, beta=2.0)
+        made = session(model.build([value("x", ["m", k])], [value("y", ["m", n])]), LEVELS[0])
+        ours, others = assigned(made)
+        assert len(ours) == 1 and not others, (ours, others)
+        for rows in ROWS:
+            x = whole(rng, rows, k)
+            [y] = made.run(None, {"x": x})
+            assert np.array_equal(y, x.astype(np.float64) @ w.T * 0.5 + 2.0 * bias)
+
+
+def refused_parts():
+    """What Fourfold does not take stays with the CPU provider, and results are right."""
+    rng = np.random.default_rng(4)
+    n, k, last = 48, 32, 64
+    model = Model()
+    product, w1 = model.linear("first", "x", rng, n, k)
+    soft = model.node("Softmax", [product], "soft", axis=-1)
+    # A path leaves the region and comes back: this sum must not join the product.
+    total = model.node("Add", [product, soft], "total")
+    dense = rng.integers(-2, 3, (n, n)).astype(np.float32)
+    model.initializers.append(raw("dense", T.FLOAT, dense))
+    plain = model.node("MatMul", [total, "dense"], "plain")
+    output, w2 = model.linear("second", plain, rng, last, n)
+    model.node("Hardmax", [output], "y")
+    model = model.build([value("x", ["m", k])], [value("y", ["m", last]), value(output, ["m", last])])
+    for level in LEVELS:
+        made = session(model, level)
+        ours, others = assigned(made)
+        assert len(ours) == 2 and all("DequantizeLinear" in region for region in ours), ours
+        assert others == ["Add", "Hardmax", "MatMul", "Softmax"], others
+        for rows in ROWS:
+            x = rng.standard_normal((rows, k)).astype(np.float32) / 8
+            y, values = made.run(None, {"x": x})
+            if rows == 0:
+                assert y.shape == (0, last)
+                continue
+            p = x.astype(np.float64) @ w1.T
+            e = np.exp(p - p.max(axis=1, keepdims=True))
+            t = p + e / e.sum(axis=1, keepdims=True)
+            d = t @ dense.astype(np.float64)
+            exact = d @ w2.T
+            error = sum_bound(x.astype(np.float64), w1, 0) + 2.0**-20 * np.abs(t)
+            error = error @ np.abs(dense.astype(np.float64)) + sum_bound(np.abs(t), np.abs(dense.T), 0)
+            bound = error @ np.abs(w2.T) + sum_bound(np.abs(d), w2, 1)
+            assert np.all(np.abs(values - exact) <= bound), np.max(np.abs(values - exact) / bound)
+            assert np.array_equal(y.argmax(axis=1), values.argmax(axis=1))
+
+
+def must_claim():
+    """FP4 that feeds no product is still dequantized here, because no other provider can."""
+    rng = np.random.default_rng(5)
+    n, k = 24, 32
+    model = Model()
+    weight, w = model.weight("w", rng, n, k)
+    model.node("Gather", [weight, "at"], "rows")
+    model.node("ReduceSum", [weight], "sum", keepdims=0)
+    model = model.build([value("at", ["m"], T.INT64)], [value("rows", ["m", k]), value("sum", [])])
+    for level in LEVELS:
+        made = session(model, level)
+        ours, others = assigned(made)
+        assert all(set(region) == {"DequantizeLinear"} for region in ours) and ours, ours
+        assert others == ["Gather", "ReduceSum"], others
+        at = np.array([3, 3, 0, n - 1])
+        rows, total = made.run(None, {"at": at})
+        assert np.array_equal(rows, w[at]) and total == w.sum()
+
+
+def near_misses():
+    """FP4 that no program dequantizes: the session fails, and says so."""
+    rng = np.random.default_rng(6)
+    codes = packed(rng.integers(0, 16, (16, 32)).astype(np.uint8))
+
+    def model(block, blocks, zero_point=None):
+        made = Model()
+        tensor = onnx.helper.make_tensor("codes", T.FLOAT4E2M1, (16, 32), codes.tobytes(), raw=True)
+        made.initializers += [tensor, raw("scale", T.FLOAT, np.ones((16, blocks), np.float32))]
+        inputs = ["codes", "scale"]
+        if zero_point is not None:
+            points = np.full(16 * blocks // 2, zero_point, np.uint8)
+            shape = (16, blocks)
+            made.initializers.append(onnx.helper.make_tensor("zero", T.FLOAT4E2M1, shape, points.tobytes(), raw=True))
+            inputs.append("zero")
+        made.node("DequantizeLinear", inputs, "w", axis=1, block_size=block)
+        made.node("MatMul", ["x", "w"], "y")
+        return made.build([value("x", ["m", 16])], [value("y", ["m", 32])])
+
+    x = whole(rng, 3, 16)
+    assert session(model(16, 2, 0)).run(None, {"x": x})[0].shape == (3, 32)
+    fails(lambda: session(model(16, 2, 0x21)), "DequantizeLinear")
+    fails(lambda: session(model(16, 2), options={"device": "first"}), "`device`", "first", "number of a GPU")
+    fails(lambda: session(model(16, 2), options={"target": "sm_1"}), "sm_1", "sm_120a")
+
+
+def packed_weight():
+    """MatMulBlockQuantizedFp4Weight, whose activations are f16 or bf16, against the product of its exact values."""
+    rng = np.random.default_rng(7)
+    n, k = 72, 96
+    codes = rng.integers(0, 16, (n, k)).astype(np.uint8)
+    scales = powers(rng, (n, k // 16))
+    w = dequantized(codes, scales, 0.25)
+    for ty, dtype, digits in [(T.FLOAT16, np.float16, 11), (T.BFLOAT16, ml_dtypes.bfloat16, 8)]:
+        model = Model()
+        bias = rng.integers(-9, 10, n).astype(dtype)
+        model.initializers += [
+            raw("codes", T.UINT8, packed(codes).reshape(n, k // 2)),
+            raw("scales", T.UINT8, scales.view(np.uint8)),
+            raw("factor", T.FLOAT, np.array(0.25, np.float32)),
+            raw("bias", ty, bias),
+        ]
+        inputs = ["x", "codes", "scales", "factor", "", "bias"]
+        model.node("MatMulBlockQuantizedFp4Weight", inputs, "p", domain="com.microsoft")
+        model.node("Relu", ["p"], "y")
+        made = session(model.build([value("x", ["m", k], ty)], [value("y", ["m", n], ty)], check=False))
+        ours, others = assigned(made)
+        assert ours == [["MatMulBlockQuantizedFp4Weight", "Relu"]] and not others, (ours, others)
+        for rows in ROWS:
+            x = whole(rng, rows, k).astype(dtype)
+            io = made.io_binding()
+            given = np.ascontiguousarray(x.view(np.uint16))
+            io.bind_input("x", "cpu", 0, ty, [rows, k], given.ctypes.data)
+            found = np.zeros((rows, n), np.uint16)
+            io.bind_output("y", "cpu", 0, ty, [rows, n], found.ctypes.data)
+            made.run_with_iobinding(io)
+            p = x.astype(np.float64) @ w.T
+            exact = np.maximum(p + bias.astype(np.float64), 0)
+            # The product and the sum are each rounded to the type once.
+            bound = 2.0**-digits * (np.abs(p) + np.abs(exact)) * 1.01
+            error = np.abs(found.view(dtype).astype(np.float64) - exact)
+            assert np.all(error <= bound), (dtype, rows, np.max(error - bound))
+
+
+def given_codes():
+    """Activations that are FP4 already. Python passes them by a packed pointer."""
+    rng = np.random.default_rng(8)
+    n, k = 40, 64
+    model = Model()
+    scale = model.scales("x", "x.scales", 0.5)
+    a = model.node("DequantizeLinear", ["x.codes", scale], "x", axis=1, block_size=16)
+    product, w = model.linear("w", a, rng, n, k)
+    model.node("Relu", [product], "y")
+    inputs = [value("x.codes", ["m", k], T.FLOAT4E2M1), value("x.scales", ["m", k // 16], T.FLOAT8E4M3FN)]
+    model = model.build(inputs, [value("y", ["m", n])])
+    for level in LEVELS:
+        made = session(model, level)
+        ours, others = assigned(made)
+        assert len(ours) == 1 and not others, (ours, others)
+        for rows in ROWS:
+            codes = rng.integers(0, 16, (rows, k)).astype(np.uint8)
+            scales = powers(rng, (rows, k // 16))
+            given = [packed(codes), scales.view(np.uint8)]
+            io = made.io_binding()
+            io.bind_input("x.codes", "cpu", 0, T.FLOAT4E2M1, [rows, k], given[0].ctypes.data)
+            io.bind_input("x.scales", "cpu", 0, T.FLOAT8E4M3FN, [rows, k // 16], given[1].ctypes.data)
+            io.bind_output("y")
+            made.run_with_iobinding(io)
+            [y] = io.copy_outputs_to_cpu()
+            assert np.array_equal(y, np.maximum(dequantized(codes, scales, 0.5) @ w.T, 0)), (level, rows)
+
+
+def fp8():
+    """An FP8 chain: quantize, dequantize and multiply with an FP8 weight."""
+    rng = np.random.default_rng(9)
+    n, k = 40, 48
+    model = Model()
+    codes = rng.integers(-7, 8, (n, k)).astype(ml_dtypes.float8_e4m3fn)
+    model.initializers += [
+        raw("codes", T.FLOAT8E4M3FN, codes),
+        raw("scale", T.FLOAT, np.array(0.5, np.float32)),
+        raw("zero", T.FLOAT8E4M3FN, np.array(0, ml_dtypes.float8_e4m3fn)),
+    ]
+    quantized = model.node("QuantizeLinear", ["x", "scale", "zero"], "x.codes")
+    a = model.node("DequantizeLinear", [quantized, "scale"], "x.value")
+    w = model.node("DequantizeLinear", ["codes", "scale"], "w")
+    product = model.node("Gemm", [a, w], "product", transB=1)
+    model.node("Relu", [product], "y")
+    model = model.build([value("x", ["m", k])], [value("y", ["m", n])])
+    for level in LEVELS:
+        made = session(model, level)
+        ours, others = assigned(made)
+        assert len(ours) == 1 and not others, (ours, others)
+        for rows in ROWS:
+            x = whole(rng, rows, k)
+            [y] = made.run(None, {"x": x})
+            exact = np.maximum(x.astype(np.float64) @ (codes.astype(np.float64) * 0.5).T, 0)
+            assert np.array_equal(y, exact), (level, rows)
+
+
+def context():
+    """EPContext: written, loaded, equal; refused when its version, its content or its file is another."""
+    rng = np.random.default_rng(10)
+    model, reference = feed_forward(rng)
+    for embed in ("0", "1"):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            source, written = folder / "model.onnx", folder / "context.onnx"
+            source.write_bytes(model)
+            entries = {"ep__context_enable": "1", "ep__context_embed_mode": embed}
+            first = session(str(source), ep__context_file_path=str(written), **entries)
+            saved = onnx.load(written)
+            [node] = saved.graph.node
+            assert node.op_type == "EPContext", node.op_type
+            source.unlink()
+            second = session(str(written))
+            for rows in ROWS:
+                x = whole(rng, rows, 32)
+                [a], [b] = first.run(None, {"x": x}), second.run(None, {"x": x})
+                assert np.array_equal(a, reference(x)) and np.array_equal(a, b)
+
+            def altered(name, change):
+                copy = onnx.load(written)
+                [node] = copy.graph.node
+                [attribute] = [it for it in node.attribute if it.name == name]
+                attribute.s = change(attribute.s)
+                onnx.save(copy, folder / "altered.onnx")
+                return str(folder / "altered.onnx")
+
+            other = altered("ep_sdk_version", lambda text: text.replace(b"context 1", b"context 9"))
+            fails(lambda: session(other), "context 9", "context 1", "compile the original model again")
+            if embed == "1":
+                other = altered("ep_cache_context", lambda text: text[:-1] + bytes([text[-1] ^ 1]))
+                fails(lambda: session(other), "has changed")
+            else:
+                other = altered("ep_cache_context", lambda text: b"../" + text)
+                fails(lambda: session(other), "is not a file in the folder")
+                [content] = folder.glob("*.fourfold")
+                content.write_bytes(content.read_bytes()[:-7])
+                fails(lambda: session(str(written)), "has changed")
+                content.unlink()
+                fails(lambda: session(str(written)), "cannot read", content.name)
+
+
+def threads():
+    """Eight threads, each with M of its own, share a session."""
+    rng = np.random.default_rng(11)
+    model, reference = feed_forward(rng)
+    made, wrong = session(model), []
+
+    def work(seed):
+        mine = np.random.default_rng(seed)
+        for turn in range(20):
+            x = whole(mine, seed * 3 + turn, 32)
+            if not np.array_equal(made.run(None, {"x": x})[0], reference(x)):
+                wrong.append((seed, turn))
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    [worker.start() for worker in workers]
+    [worker.join() for worker in workers]
+    assert not wrong, wrong
+
+
+def panics():
+    """A panic inside Compute is a status, and the process goes on."""
+    rng = np.random.default_rng(12)
+    model, reference = feed_forward(rng)
+    broken = session(model, options={"panic_in_compute": "1"})
+    x = whole(rng, 3, 32)
+    for _ in range(2):
+        fails(lambda: broken.run(None, {"x": x}), "a panic in Fourfold", "panic_in_compute")
+    assert np.array_equal(session(model).run(None, {"x": x})[0], reference(x))
+
+
+def registration():
+    """The library can be unregistered, and registered again."""
+    rng = np.random.default_rng(13)
+    model, reference = feed_forward(rng)
+    x = whole(rng, 3, 32)
+    for _ in range(3):
+        made = session(model)
+        assert np.array_equal(made.run(None, {"x": x})[0], reference(x))
+        del made
+        gc.collect()
+        ort.unregister_execution_provider_library("fourfold")
+        assert all(device.ep_name != NAME for device in ort.get_ep_devices())
+        ort.register_execution_provider_library("fourfold", sys.argv[1])
+
+
+CASES = [
+    levels, precision, gemm, refused_parts, must_claim, near_misses, packed_weight, given_codes, fp8, context,
+    threads, panics, registration,
+]
+
+if __name__ == "__main__":
+    ort.register_execution_provider_library("fourfold", sys.argv[1])
+    [case] = [case for case in CASES if case.__name__ == sys.argv[2]]
+    case()
+    print(f"{case.__name__}: ok")
