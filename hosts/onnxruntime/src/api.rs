@@ -34,6 +34,13 @@ pub enum Extent {
     Named(String),
 }
 
+/// The severity of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Info,
+    Warning,
+}
+
 /// Calls a function of the table, and returns the error of its status.
 macro_rules! call {
     ($api:expr, $function:ident($($argument:expr),* $(,)?)) => {
@@ -61,14 +68,17 @@ impl Api {
         Err(ProviderError::Runtime { function, message })
     }
 
-    /// Logs a message at level INFO.
-    pub fn log(self, logger: *const OrtLogger, message: &str) {
+    /// Logs a message.
+    pub fn log(self, logger: *const OrtLogger, level: Level, message: &str) {
         let message = c_string(message);
         #[cfg(not(windows))]
         let file = c"fourfold".as_ptr();
         #[cfg(windows)]
         let file = [0u16].as_ptr();
-        let level = OrtLoggingLevel::ORT_LOGGING_LEVEL_INFO;
+        let level = match level {
+            Level::Info => OrtLoggingLevel::ORT_LOGGING_LEVEL_INFO,
+            Level::Warning => OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING,
+        };
         // SAFETY: the logger outlives the provider, and all texts end with a zero.
         let status = unsafe {
             (self.ort.Logger_LogMessage)(logger, level, message.as_ptr(), file, 0, c"fourfold".as_ptr())

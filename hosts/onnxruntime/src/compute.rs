@@ -21,6 +21,8 @@ pub struct CompiledNode {
     base: NodeComputeInfo,
     api: Api,
     node: String,
+    /// The inputs of the node.
+    names: Vec<String>,
     /// The inputs of the program, each with the position of the node's input.
     inputs: Vec<(String, usize)>,
     /// The position of the node's output for each output of the program.
@@ -33,10 +35,10 @@ pub struct CompiledNode {
 
 impl CompiledNode {
     /// Starts a session of a program. `inputs[p]` is the position of the node's input for the program's input `ip`, and
-    /// `outputs[p]` that of the node's output for `op`.
+    /// `outputs[p]` that of the node's output for `op`. `names` are those of the node's inputs.
     pub fn new(
         api: Api,
-        node: String,
+        (node, names): (String, Vec<String>),
         program: Program,
         inputs: &[usize],
         outputs: &[usize],
@@ -53,19 +55,29 @@ impl CompiledNode {
             let number = name.strip_prefix(prefix).and_then(|rest| rest.parse::<usize>().ok());
             number.and_then(|number| known.get(number).copied()).ok_or_else(|| wrong(name))
         };
-        let names = module.inputs.iter().filter(|input| !module.is_param(**input));
-        let inputs = names
+        let values = module.inputs.iter().filter(|input| !module.is_param(**input));
+        let inputs = values
             .map(|input| module.name_of(*input))
             .map(|name| Ok((name.to_owned(), position(name, 'i', inputs)?)))
             .collect::<Result<_, ProviderError>>()?;
-        let names = module.outputs.iter().map(|output| module.name_of(*output));
-        let outputs = names.map(|name| position(name, 'o', outputs)).collect::<Result<_, _>>()?;
+        let values = module.outputs.iter().map(|output| module.name_of(*output));
+        let outputs = values.map(|name| position(name, 'o', outputs)).collect::<Result<_, _>>()?;
         let session = compiled.session(params)?;
         // SAFETY: the session borrows the compiled program, which has a fixed address in its box and is never changed. It
         // is dropped first, and lent for no longer than the node.
         let session = unsafe { std::mem::transmute::<Session<'_>, Session<'static>>(session) };
         let base = NodeComputeInfo { version: VERSION, create_state, compute, release_state };
-        Ok(CompiledNode { base, api, node, inputs, outputs, panics, session: Mutex::new(session), compiled })
+        Ok(CompiledNode {
+            base,
+            api,
+            node,
+            names,
+            inputs,
+            outputs,
+            panics,
+            session: Mutex::new(session),
+            compiled,
+        })
     }
 
     /// Gives the node to ONNX Runtime.
@@ -94,13 +106,20 @@ impl CompiledNode {
         }
         let call: HashMap<&str, SessionInput<'_>> =
             tensors.iter().map(|(name, tensor)| (*name, tensor.into())).collect();
-        let run = self.session.lock().unwrap_or_else(PoisonError::into_inner).run(&call)?;
+        let run = self.session.lock().unwrap_or_else(PoisonError::into_inner).run(&call);
+        let run = run.map_err(|source| self.failed(source))?;
         for (tensor, position) in run.outputs.iter().zip(&self.outputs) {
             let Some(tensor) = tensor else { continue };
             // SAFETY: as above.
             unsafe { self.output(context, *position, tensor)? };
         }
         Ok(())
+    }
+
+    fn failed(&self, source: fourfold::Error) -> ProviderError {
+        let inputs = self.inputs.iter().map(|(name, at)| format!("`%{name}` = `{}`", self.names[*at]));
+        let inputs = inputs.collect::<Vec<String>>().join(", ");
+        ProviderError::Run { node: self.node.clone(), inputs, source: Box::new(source) }
     }
 
     /// Copies an input of a call.

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use fourfold::Fault;
 use fourfold_import::{ImportError, OnnxGraphError};
 use ort_sys::{OrtErrorCode, OrtStatusPtr};
 
@@ -28,6 +29,9 @@ pub enum ProviderError {
     /// A tensor does not fit the compiled program.
     #[error("input {position} of `{node}`: {message}")]
     Input { node: String, position: usize, message: String },
+    /// A call fails. The program calls the node's inputs `%i0`, `%i1` and so on.
+    #[error("`{node}`, with {inputs}: {}", fourfold::chain(.source.as_ref()))]
+    Run { node: String, inputs: String, source: Box<fourfold::Error> },
     /// A file cannot be written or read.
     #[error("cannot {action} {path}: {source}")]
     File { action: &'static str, path: String, source: std::io::Error },
@@ -38,16 +42,31 @@ pub enum ProviderError {
     #[error(transparent)]
     Import(#[from] ImportError),
     /// Fourfold cannot plan, compile or run a program.
-    #[error("{}", fourfold::chain(.0))]
-    Fourfold(#[from] fourfold::Error),
+    #[error("{}", fourfold::chain(.0.as_ref()))]
+    Fourfold(Box<fourfold::Error>),
+}
+
+impl From<fourfold::Error> for ProviderError {
+    fn from(error: fourfold::Error) -> ProviderError {
+        ProviderError::Fourfold(Box::new(error))
+    }
 }
 
 impl ProviderError {
+    /// The code of the status. It is never `ORT_EP_FAIL`, at which Python's `run` drops the session, and starts another
+    /// one without the provider.
     fn code(&self) -> OrtErrorCode {
+        let of = |error: &fourfold::Error| match error.fault() {
+            Fault::InvalidInput => OrtErrorCode::ORT_INVALID_ARGUMENT,
+            Fault::Unsupported => OrtErrorCode::ORT_NOT_IMPLEMENTED,
+            _ => OrtErrorCode::ORT_FAIL,
+        };
         match self {
             ProviderError::Option { .. } | ProviderError::Input { .. } => OrtErrorCode::ORT_INVALID_ARGUMENT,
             ProviderError::Context { .. } => OrtErrorCode::ORT_INVALID_GRAPH,
-            _ => OrtErrorCode::ORT_EP_FAIL,
+            ProviderError::Run { source, .. } => of(source),
+            ProviderError::Fourfold(error) => of(error),
+            _ => OrtErrorCode::ORT_FAIL,
         }
     }
 }

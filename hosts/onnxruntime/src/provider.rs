@@ -7,14 +7,14 @@ use fourfold::{Backend, Event};
 use ort_sys::{OrtGraph, OrtLogger, OrtNode, OrtStatusPtr};
 
 use crate::abi::{Ep, EpGraphSupportInfo, NodeComputeInfo, NodeFusionOptions, VERSION};
-use crate::api::Api;
+use crate::api::{Api, Level, call, text};
 use crate::compute::CompiledNode;
 use crate::context;
 use crate::error::{ProviderError, guard, guard_silently};
 use crate::factory::{NAME, slice};
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
 use crate::options::Options;
-use crate::program::{Answer, RegionFile, ask, compile};
+use crate::program::{Answer, Program, RegionFile, ask, compile};
 use crate::region::{Finder, Nodes};
 use crate::serialize::Region;
 
@@ -103,13 +103,8 @@ impl Provider {
 
     /// Grows a region from a node, and asks about it. Returns `None` after it has refused a node.
     unsafe fn region(&self, finder: &mut Finder<'_>, seed: usize) -> Result<Option<Nodes>, ProviderError> {
-        let label = |at: usize| finder.graph.nodes[at].label();
         let Some(smallest) = finder.smallest(seed) else {
-            self.log(&format!(
-                "{} is left: its border has types or shapes that no region may have",
-                label(seed)
-            ));
-            finder.refuse(seed);
+            self.leave(finder, seed, "values at its border have types or shapes that no region may have");
             return Ok(None);
         };
         let nodes = finder.grown(smallest.clone());
@@ -117,26 +112,31 @@ impl Provider {
         let positions: Vec<usize> = nodes.iter().copied().collect();
         let region = Region { graph: finder.graph, nodes: &positions, inputs: &inputs, outputs: &outputs };
         // SAFETY: the caller vouches for the graph.
-        match unsafe { ask(self.api, &self.backend, &region)? } {
+        let answer = unsafe { ask(self.api, &self.backend, &region)? };
+        let (left, reason) = match answer {
             Answer::Refused { node, message } => {
-                // Without a node at fault, the seed goes if it is alone, and else the last node that was added.
+                // Without a node at fault, the last one goes that was added.
                 let last = positions.iter().copied().rev().find(|at| !smallest.contains(at));
-                let node = node.or(last).unwrap_or(seed);
-                self.log(&format!("{} is left: {message}", label(node)));
-                // A region without a node that it cannot do without is refused with its seed.
-                finder.refuse(if smallest.contains(&node) { seed } else { node });
-                Ok(None)
+                let node = node.filter(|at| nodes.contains(at)).or(last).unwrap_or(seed);
+                // Without its operands, the seed cannot run.
+                (if smallest.contains(&node) { seed } else { node }, message)
             }
             Answer::Planned { on_fallback } => {
-                let is_needed = |at: &usize| smallest.iter().chain([at]).any(|at| finder.is_must(*at));
-                let added = on_fallback.iter().copied().find(|at| !smallest.contains(at));
-                let left = added.or_else(|| (!on_fallback.is_empty() && !is_needed(&seed)).then_some(seed));
-                let Some(left) = left.filter(|at| !finder.is_must(*at)) else { return Ok(Some(nodes)) };
-                self.log(&format!("{} is left: it would run on the fallback", label(left)));
-                finder.refuse(left);
-                Ok(None)
+                let is_idle = |at: &usize| !finder.is_needed(*at) && (*at == seed || !smallest.contains(at));
+                let Some(node) = on_fallback.into_iter().find(is_idle) else { return Ok(Some(nodes)) };
+                (node, "it would run on the fallback".to_owned())
             }
-        }
+        };
+        self.leave(finder, left, &reason);
+        Ok(None)
+    }
+
+    /// Leaves a node to ONNX Runtime, which fails if the node is one that only this provider runs.
+    fn leave(&self, finder: &mut Finder<'_>, node: usize, reason: &str) {
+        let level = if finder.is_must(node) { Level::Warning } else { Level::Info };
+        let message = format!("{} stays with ONNX Runtime: {reason}", finder.graph.nodes[node].label());
+        self.api.log(self.logger.0, level, &message);
+        finder.refuse(node);
     }
 
     unsafe fn fuse(
@@ -160,16 +160,16 @@ impl Provider {
         let mut name: *const c_char = ptr::null();
         // SAFETY: the caller vouches for the graph and the node.
         let (graph, ends, name) = unsafe {
-            crate::api::call!(self.api, Node_GetName(fused, &raw mut name))?;
-            (Graph::read(self.api, graph)?, Graph::ends(self.api, fused)?, crate::api::text(name))
+            call!(self.api, Node_GetName(fused, &raw mut name))?;
+            (Graph::read(self.api, graph)?, Graph::ends(self.api, fused)?, text(name))
         };
         let progress = |event: &Event| self.log(&event.to_string());
         if let Some(node) = graph.nodes.iter().find(|node| context::is_ours(node)) {
             let file = context::load(node, &graph, &self.options)?;
             let program = compile(&self.backend, &file, &name, &progress)?;
-            let inputs = positions(&node.inputs, &ends.0);
-            let outputs = positions(&node.outputs, &ends.1);
-            let node = self.node(name, program, &inputs, &outputs)?;
+            let inputs = positions(node, &node.inputs, &ends.0)?;
+            let outputs = positions(node, &node.outputs, &ends.1)?;
+            let node = self.node((name, ends.0), program, &inputs, &outputs)?;
             return Ok((node, ptr::null_mut()));
         }
         let all: Vec<usize> = (0..graph.nodes.len()).collect();
@@ -183,13 +183,14 @@ impl Provider {
             None => ptr::null_mut(),
         };
         let same = |names: &[String]| (0..names.len()).collect::<Vec<usize>>();
-        Ok((self.node(name, program, &same(&ends.0), &same(&ends.1))?, context))
+        let (inputs, outputs) = (same(&ends.0), same(&ends.1));
+        Ok((self.node((name, ends.0), program, &inputs, &outputs)?, context))
     }
 
     fn node(
         &self,
-        name: String,
-        program: crate::program::Program,
+        name: (String, Vec<String>),
+        program: Program,
         inputs: &[usize],
         outputs: &[usize],
     ) -> Result<CompiledNode, ProviderError> {
@@ -197,13 +198,19 @@ impl Provider {
     }
 
     fn log(&self, message: &str) {
-        self.api.log(self.logger.0, message);
+        self.api.log(self.logger.0, Level::Info, message);
     }
 }
 
-/// The position of each name in a list; the length of the list for others.
-fn positions(names: &[String], of: &[String]) -> Vec<usize> {
-    names.iter().map(|name| of.iter().position(|known| known == name).unwrap_or(of.len())).collect()
+/// The positions of a context's values among those of its node.
+fn positions(node: &Node, names: &[String], of: &[String]) -> Result<Vec<usize>, ProviderError> {
+    let find = |name: &String| {
+        of.iter().position(|known| known == name).ok_or_else(|| ProviderError::Context {
+            node: node.name.clone(),
+            message: format!("`{name}` is no input or output of the compiled node"),
+        })
+    };
+    names.iter().map(find).collect()
 }
 
 /// The provider of a call.

@@ -125,7 +125,16 @@ impl<'g> Finder<'g> {
 
     /// The smallest region of a node: with the nodes that dequantize its operands, and no quantized value at its border.
     pub fn smallest(&self, seed: usize) -> Option<Nodes> {
-        self.group(seed, &Nodes::new())
+        let nodes = self.group(seed, &Nodes::new())?;
+        // The operands of a product may have been dequantized in another region.
+        nodes.iter().any(|at| self.is_must(*at) || is_quantizer(&self.graph.nodes[*at])).then_some(nodes)
+    }
+
+    /// True for a node that runs here even on the fallback: one that no other provider runs, or a product that would
+    /// have to wait for dequantized FP4 otherwise.
+    pub fn is_needed(&self, at: usize) -> bool {
+        let has_must = |nodes: Nodes| nodes.iter().any(|at| self.is_must(*at));
+        self.is_must(at) || (self.is_product(at) && self.smallest(at).is_some_and(has_must))
     }
 
     /// Adds consumers to a region as long as it stays valid.

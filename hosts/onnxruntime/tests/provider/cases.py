@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto as T
 
-from models import Model, any_scales, dequantized, packed, powers, raw, sum_bound, value
+from models import E2M1, Model, any_scales, dequantized, packed, powers, raw, sum_bound, value
 
 NAME = "FourfoldExecutionProvider"
 LEVELS = [
@@ -225,6 +225,21 @@ def near_misses():
     fails(lambda: session(model(16, 2), options={"target": "sm_1"}), "sm_1", "sm_120a")
 
 
+def wrong_shapes():
+    """Shapes that contradict the names of the model's extents are an error of the call; the session goes on."""
+    rng = np.random.default_rng(14)
+    n, k = 48, 32
+    model = Model()
+    product, w = model.linear("w", "x", rng, n, k)
+    model.node("Add", [product, "residual"], "y")
+    inputs = [value("x", ["b", "s", k]), value("residual", ["b", "s", n])]
+    made = session(model.build(inputs, [value("y", ["b", "s", n])]))
+    x, residual = whole(rng, 6, k).reshape(2, 3, k), whole(rng, 6, n).reshape(2, 3, n)
+    fails(lambda: made.run(None, {"x": x, "residual": residual[:1]}), "`residual`", "b = 2", "[1, 3, 48]")
+    [y] = made.run(None, {"x": x, "residual": residual})
+    assert np.array_equal(y, x.astype(np.float64) @ w.T + residual)
+
+
 def packed_weight():
     """MatMulBlockQuantizedFp4Weight, whose activations are f16 or bf16, against the product of its exact values."""
     rng = np.random.default_rng(7)
@@ -289,6 +304,85 @@ def given_codes():
             made.run_with_iobinding(io)
             [y] = io.copy_outputs_to_cpu()
             assert np.array_equal(y, np.maximum(dequantized(codes, scales, 0.5) @ w.T, 0)), (level, rows)
+
+
+def in_subgraphs():
+    """FP4 in the branches of an If, with weights of the branch and of the graph around it."""
+    rng = np.random.default_rng(15)
+    n = k = 32
+    outer, then, otherwise = Model(), Model(), Model()
+    weight, w1 = outer.weight("outer", rng, n, k)
+    then.nodes, outer.nodes = outer.nodes, []
+    then.node("Gemm", ["x", weight], "then", transB=1)
+    product, w2 = otherwise.linear("inner", "x", rng, n, k)
+    otherwise.node("Neg", [product], "else")
+
+    def branch(model, output):
+        return onnx.helper.make_graph(model.nodes, output, [], [value(output, ["m", n])], model.initializers)
+
+    outer.node("If", ["c"], "y", then_branch=branch(then, "then"), else_branch=branch(otherwise, "else"))
+    inputs = [value("x", ["m", k]), value("c", [], T.BOOL)]
+    made = session(outer.build(inputs, [value("y", ["m", n])]))
+    ours, others = assigned(made)
+    assert len(ours) == 2 and others == ["If"], (ours, others)
+    for rows in ROWS:
+        x = whole(rng, rows, k)
+        [a] = made.run(None, {"x": x, "c": np.array(True)})
+        [b] = made.run(None, {"x": x, "c": np.array(False)})
+        assert np.array_equal(a, x.astype(np.float64) @ w1.T) and np.array_equal(b, -(x.astype(np.float64) @ w2.T))
+
+
+def other_forms():
+    """MXFP4, blocks along the first axis, a short last block, and FP4 activations that the model quantizes."""
+    rng = np.random.default_rng(16)
+
+    def check(model, w, k, expected=lambda x: x):
+        made = session(model)
+        ours, others = assigned(made)
+        assert len(ours) == 1 and not others, (ours, others)
+        x = whole(rng, 3, k)
+        [y] = made.run(None, {"x": x})
+        assert np.array_equal(y, expected(x.astype(np.float64)) @ w.T), ours
+
+    def codes(model, *shape):
+        drawn = rng.integers(0, 16, shape).astype(np.uint8)
+        tensor = onnx.helper.make_tensor("codes", T.FLOAT4E2M1, shape, packed(drawn).tobytes(), raw=True)
+        model.initializers.append(tensor)
+        return E2M1[drawn]
+
+    n, k = 48, 64
+    model = Model()
+    w = codes(model, n, k)
+    exponents = rng.integers(124, 131, (n, k // 32)).astype(np.uint8)
+    model.initializers.append(raw("scales", T.FLOAT8E8M0, exponents))
+    model.node("DequantizeLinear", ["codes", "scales"], "w", axis=1, block_size=32, output_dtype=T.FLOAT)
+    model.node("Gemm", ["x", "w"], "y", transB=1)
+    built = model.build([value("x", ["m", k])], [value("y", ["m", n])])
+    check(built, w * np.repeat(2.0 ** (exponents.astype(np.float64) - 127), 32, axis=1), k)
+
+    for axis, op, options, shape, extent in [(0, "MatMul", {}, (64, 48), 64), (1, "Gemm", {"transB": 1}, (48, 40), 40)]:
+        model = Model()
+        w = codes(model, *shape)
+        count = [-(-extent // 16) if at == axis else shape[at] for at in (0, 1)]
+        scales = (2.0 ** rng.integers(-2, 3, count)).astype(np.float32)
+        model.initializers.append(raw("scales", T.FLOAT, scales))
+        model.node("DequantizeLinear", ["codes", "scales"], "w", axis=axis, block_size=16)
+        model.node(op, ["x", "w"], "y", **options)
+        w = w * np.take(np.repeat(scales, 16, axis=axis), range(extent), axis=axis)
+        check(model.build([value("x", ["m", extent])], [value("y", ["m", 48])]), w if axis else w.T, extent)
+
+    model = Model()
+    model.initializers.append(raw("given", T.FLOAT, np.full((3, k // 16), 0.75, np.float32)))
+    model.node("QuantizeLinear", ["x", "given"], "q", axis=1, block_size=16, output_dtype=T.FLOAT4E2M1)
+    model.node("DequantizeLinear", ["q", "given"], "d", axis=1, block_size=16)
+    product, w = model.linear("w", "d", rng, n, k)
+    model.node("Identity", [product], "y")
+    built = model.build([value("x", [3, k])], [value("y", [3, n])])
+
+    def quantized(x):
+        return (x / 0.75).astype(np.float32).astype(ml_dtypes.float4_e2m1fn).astype(np.float64) * 0.75
+
+    check(built, w, k, quantized)
 
 
 def fp8():
@@ -409,7 +503,7 @@ def registration():
 
 
 CASES = [
-    levels, precision, gemm, refused_parts, must_claim, near_misses, packed_weight, given_codes, fp8, context,
+    levels, precision, gemm, refused_parts, must_claim, near_misses, wrong_shapes, packed_weight, given_codes, in_subgraphs, other_forms, fp8, context,
     threads, panics, registration,
 ]
 

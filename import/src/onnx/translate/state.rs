@@ -336,8 +336,5 @@ fn is_block_scale(model: &Model, name: &str) -> bool {
             }
     };
     let all = readers(name);
-    model.inputs.iter().any(|input| is_8_bit(input))
-        && !is_output(name)
-        && !all.is_empty()
-        && all.iter().all(is_scale)
+    model.inputs.iter().any(is_8_bit) && !is_output(name) && !all.is_empty() && all.iter().all(is_scale)
 }
