@@ -11,10 +11,9 @@ use std::process::Command;
 /// The library that cargo has built beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
-    let folder = test.parent().and_then(Path::parent).expect("the test is in a folder of the target");
     let name =
         format!("{}fourfold_onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-    folder.join(name)
+    test.with_file_name(name)
 }
 
 fn folder() -> &'static Path {
@@ -74,7 +73,7 @@ fn the_readme_holds_for_the_installed_package() {
         ["-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check", "--target", &to];
     python(&[&install[..], &options, &[&package]].concat(), |command| {
         let target = library();
-        let target = target.parent().and_then(Path::parent).expect("the library is in the target folder");
+        let target = target.ancestors().nth(3).expect("the library is in `deps` of a profile of the target");
         command.env("CARGO_TARGET_DIR", target).env("CARGO", env!("CARGO"));
     });
     let readme = std::fs::read_to_string(folder().join("README.md")).expect("the README");
