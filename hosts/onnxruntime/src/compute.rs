@@ -49,7 +49,7 @@ impl CompiledNode {
         let module = compiled.planned().original().module();
         let wrong = |name: &str| ProviderError::Region {
             node: format!("node `{node}`"),
-            message: format!("its program has an unexpected value `{name}`"),
+            message: format!("its program has another input or output than the node: `{name}`"),
         };
         let position = |name: &str, prefix: char, known: &[usize]| {
             let number = name.strip_prefix(prefix).and_then(|rest| rest.parse::<usize>().ok());
@@ -61,7 +61,10 @@ impl CompiledNode {
             .map(|name| Ok((name.to_owned(), position(name, 'i', inputs)?)))
             .collect::<Result<_, ProviderError>>()?;
         let values = module.outputs.iter().map(|output| module.name_of(*output));
-        let outputs = values.map(|name| position(name, 'o', outputs)).collect::<Result<_, _>>()?;
+        let found: Vec<usize> = values.map(|name| position(name, 'o', outputs)).collect::<Result<_, _>>()?;
+        if let Some(at) = outputs.iter().position(|wanted| !found.contains(wanted)) {
+            return Err(wrong(&format!("o{at}")));
+        }
         let session = compiled.session(params)?;
         // SAFETY: the session borrows the compiled program, which has a fixed address in its box and is never changed. It
         // is dropped first, and lent for no longer than the node.
@@ -73,7 +76,7 @@ impl CompiledNode {
             node,
             names,
             inputs,
-            outputs,
+            outputs: found,
             panics,
             session: Mutex::new(session),
             compiled,
@@ -109,11 +112,15 @@ impl CompiledNode {
         let run = self.session.lock().unwrap_or_else(PoisonError::into_inner).run(&call);
         let run = run.map_err(|source| self.failed(source))?;
         for (tensor, position) in run.outputs.iter().zip(&self.outputs) {
-            let Some(tensor) = tensor else { continue };
+            let missing = || self.wrong_output(*position, "the program has computed no value for it");
             // SAFETY: as above.
-            unsafe { self.output(context, *position, tensor)? };
+            unsafe { self.output(context, *position, tensor.as_ref().ok_or_else(missing)?)? };
         }
         Ok(())
+    }
+
+    fn wrong_output(&self, position: usize, message: &str) -> ProviderError {
+        ProviderError::Output { node: self.node.clone(), position, message: message.to_owned() }
     }
 
     fn failed(&self, source: fourfold::Error) -> ProviderError {
@@ -162,17 +169,23 @@ impl CompiledNode {
     ) -> Result<(), ProviderError> {
         let dims: Vec<i64> =
             tensor.dims().iter().map(|dim| i64::try_from(*dim).unwrap_or(i64::MAX)).collect();
-        let (mut value, mut data) = (ptr::null_mut(), ptr::null_mut::<c_void>());
-        // SAFETY: the caller vouches for the context. The output has the type of the graph, which the program has, too, so
-        // that its memory holds all bytes.
-        unsafe {
+        let mut value = ptr::null_mut();
+        // SAFETY: the caller vouches for the context.
+        let (ty, data) = unsafe {
             call!(
                 self.api,
                 KernelContext_GetOutput(context, position, dims.as_ptr(), dims.len(), &raw mut value)
             )?;
-            if !tensor.bytes().is_empty() {
-                call!(self.api, GetTensorMutableData(value, &raw mut data))?;
-                ptr::copy_nonoverlapping(tensor.bytes().as_ptr(), data.cast(), tensor.bytes().len());
+            self.api.tensor(value)?
+        };
+        // A context may hold a program of another type than its node states.
+        if element_type(ty.element) != Some(tensor.element()) {
+            return Err(self.wrong_output(position, "its type is not that of the program"));
+        }
+        if !tensor.bytes().is_empty() {
+            // SAFETY: ONNX Runtime has allocated so many bytes for this type and shape.
+            unsafe {
+                ptr::copy_nonoverlapping(tensor.bytes().as_ptr(), data.cast_mut(), tensor.bytes().len());
             }
         }
         Ok(())

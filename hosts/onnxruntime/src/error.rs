@@ -29,6 +29,9 @@ pub enum ProviderError {
     /// A tensor does not fit the compiled program.
     #[error("input {position} of `{node}`: {message}")]
     Input { node: String, position: usize, message: String },
+    /// A result does not fit an output of the node.
+    #[error("output {position} of `{node}`: {message}")]
+    Output { node: String, position: usize, message: String },
     /// A call fails. The program calls the node's inputs `%i0`, `%i1` and so on.
     #[error("`{node}`, with {inputs}: {}", fourfold::chain(.source.as_ref()))]
     Run { node: String, inputs: String, source: Box<fourfold::Error> },

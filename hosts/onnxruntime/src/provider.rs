@@ -163,10 +163,8 @@ impl Provider {
             call!(self.api, Node_GetName(fused, &raw mut name))?;
             (Graph::read(self.api, graph)?, Graph::ends(self.api, fused)?, text(name))
         };
-        let progress = |event: &Event| self.log(&event.to_string());
         if let Some(node) = graph.nodes.iter().find(|node| context::is_ours(node)) {
-            let file = context::load(node, &graph, &self.options)?;
-            let program = compile(&self.backend, &file, &name, &progress)?;
+            let program = self.program(&context::load(node, &graph, &self.options)?, &name)?;
             let inputs = positions(node, &node.inputs, &ends.0)?;
             let outputs = positions(node, &node.outputs, &ends.1)?;
             let node = self.node((name, ends.0), program, &inputs, &outputs)?;
@@ -176,15 +174,27 @@ impl Provider {
         let region = Region { graph: &graph, nodes: &all, inputs: &ends.0, outputs: &ends.1 };
         // SAFETY: as above.
         let file = unsafe { RegionFile::write(self.api, &region, false)? };
-        let program = compile(&self.backend, &file, &name, &progress)?;
+        let program = self.program(&file, &name)?;
+        let same = |names: &[String]| (0..names.len()).collect::<Vec<usize>>();
+        let node = self.node((name.clone(), ends.0.clone()), program, &same(&ends.0), &same(&ends.1))?;
         let context = match &self.options.context {
             // SAFETY: as above.
             Some(_) => unsafe { context::create(self.api, &file, &graph, &name, &ends, &self.options)? },
             None => ptr::null_mut(),
         };
-        let same = |names: &[String]| (0..names.len()).collect::<Vec<usize>>();
-        let (inputs, outputs) = (same(&ends.0), same(&ends.1));
-        Ok((self.node((name, ends.0), program, &inputs, &outputs)?, context))
+        Ok((node, context))
+    }
+
+    /// Compiles the program of a file, and logs the reason if kernels do not run here.
+    fn program(&self, file: &RegionFile, name: &str) -> Result<Program, ProviderError> {
+        let program = compile(&self.backend, file, name, &|event: &Event| self.log(&event.to_string()))?;
+        let partition = program.compiled.planned().partition();
+        let (kernels, all) = (partition.plans().count(), partition.segments.len());
+        let reason = partition.plans().find_map(|(segment, _)| program.compiled.unavailable(segment));
+        let fallback =
+            reason.map_or(String::new(), |reason| format!(", but run on the fallback: {}", reason.message));
+        self.log(&format!("`{name}`: {kernels} of {all} segments are planned for the GPU{fallback}"));
+        Ok(program)
     }
 
     fn node(

@@ -56,6 +56,7 @@ cases! {
     other_forms_of_fp4_have_the_expected_results: "other_forms",
     fp8_chains_run_as_one_program: "fp8",
     contexts_are_written_loaded_and_checked: "context",
+    foreign_contexts_are_refused_without_a_crash: "hostile_context",
     eight_threads_share_a_session: "threads",
     a_panic_is_a_status: "panics",
     the_library_can_be_unregistered: "registration",

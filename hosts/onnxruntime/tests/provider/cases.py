@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
+from blake3 import blake3
 from onnx import TensorProto as T
 
 from models import E2M1, Model, any_scales, dequantized, packed, powers, raw, sum_bound, value
@@ -457,6 +458,65 @@ def context():
                 fails(lambda: session(str(written)), "cannot read", content.name)
 
 
+def hostile_context():
+    """Contexts that somebody else wrote, with a right hash: an error or a right refusal, never a crash."""
+    rng = np.random.default_rng(17)
+    model, _ = feed_forward(rng)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "model.onnx").write_bytes(model)
+        entries = {"ep__context_enable": "1", "ep__context_embed_mode": "1"}
+        session(str(folder / "model.onnx"), ep__context_file_path=str(folder / "context.onnx"), **entries)
+        saved = onnx.load(folder / "context.onnx")
+
+        def load(content):
+            copy = onnx.ModelProto()
+            copy.CopyFrom(saved)
+            attributes = {attribute.name: attribute for attribute in copy.graph.node[0].attribute}
+            attributes["ep_cache_context"].s, attributes["notes"].s = content, blake3(content).hexdigest().encode()
+            return session(copy.SerializeToString())
+
+        [content] = [it.s for it in saved.graph.node[0].attribute if it.name == "ep_cache_context"]
+        x = whole(rng, 3, 32)
+        assert load(content).run(None, {"x": x})[0].shape == (3, 80)
+        fails(lambda: load(b""), "graph")
+        fails(lambda: load(rng.bytes(999)), "ONNX")
+        fails(lambda: load(content[: len(content) // 2]), "ONNX")
+
+        def changed(change):
+            region = onnx.ModelProto()
+            region.ParseFromString(content)
+            change(region.graph)
+            return region.SerializeToString()
+
+        def f16_output(graph):
+            graph.output[0].type.tensor_type.elem_type = T.FLOAT16
+
+        def bf16_input(graph):
+            graph.input[0].type.tensor_type.elem_type = T.BFLOAT16
+
+        def no_output(graph):
+            del graph.output[:]
+
+        def other_input(graph):
+            graph.input[0].name = "i7"
+            for node in graph.node:
+                node.input[:] = ["i7" if name == "i0" else name for name in node.input]
+
+        fails(lambda: load(changed(no_output)), "output")
+        fails(lambda: load(changed(other_input)), "i7")
+        fails(lambda: load(changed(f16_output)).run(None, {"x": x}), "output 0", "type")
+        fails(lambda: load(changed(bf16_input)).run(None, {"x": x}), "input 0", "bf16")
+        # Random changes of single bytes, most of them in weights.
+        for at in rng.integers(0, len(content), 200):
+            other = bytearray(content)
+            other[at] ^= 1 << int(rng.integers(8))
+            try:
+                load(bytes(other)).run(None, {"x": x})
+            except Exception as error:
+                assert "panic" not in str(error), error
+
+
 def threads():
     """Eight threads, each with M of its own, share a session."""
     rng = np.random.default_rng(11)
@@ -503,7 +563,7 @@ def registration():
 
 
 CASES = [
-    levels, precision, gemm, refused_parts, must_claim, near_misses, wrong_shapes, packed_weight, given_codes, in_subgraphs, other_forms, fp8, context,
+    levels, precision, gemm, refused_parts, must_claim, near_misses, wrong_shapes, packed_weight, given_codes, in_subgraphs, other_forms, fp8, context, hostile_context,
     threads, panics, registration,
 ]
 
