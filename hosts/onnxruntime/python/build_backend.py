@@ -79,7 +79,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 def build_sdist(sdist_directory, config_settings=None):
     """Refuse: the library needs the whole workspace."""
-    raise SystemExit("error: there is no source archive\nhelp: install the folder of a checkout, or build a wheel of it")
+    raise SystemExit("error: there is no source archive\nhelp: install the folder of a checkout")
 
 
 def _hash(content):

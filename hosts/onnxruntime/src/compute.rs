@@ -66,8 +66,8 @@ impl CompiledNode {
             return Err(wrong(&format!("o{at}")));
         }
         let session = compiled.session(params)?;
-        // SAFETY: the session borrows the compiled program, which has a fixed address in its box and is never changed. It
-        // is dropped first, and lent for no longer than the node.
+        // SAFETY: the session borrows the compiled program, which has a fixed address in its box and is never changed.
+        // It is dropped first, and lent for no longer than the node.
         let session = unsafe { std::mem::transmute::<Session<'_>, Session<'static>>(session) };
         let base = NodeComputeInfo { version: VERSION, create_state, compute, release_state };
         Ok(CompiledNode {

@@ -1,7 +1,7 @@
 //! EPContext nodes: regions that a model file holds, to be compiled without their graph.
 //!
-//! The content is the file of the region ([`crate::serialize`]), in the node or in a file beside the model. ONNX Runtime
-//! stores the compatibility of a model, but does not check it when it loads one, so [`load`] checks each node.
+//! The content is the file of the region ([`crate::serialize`]), in the node or in a file beside the model. ONNX
+//! Runtime stores the compatibility of a model, but does not check it when it loads one, so [`load`] checks each node.
 
 use std::ffi::CString;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::options::Options;
 use crate::program::RegionFile;
 use crate::region::EP_CONTEXT;
 
-/// The compatibility of a context: the version of its form, and that of the library, which defines the meaning of nodes.
+/// The compatibility of a context: the version of its form, and that of the library, which defines what nodes mean.
 pub const COMPATIBILITY: &str = concat!("context 1; fourfold ", env!("CARGO_PKG_VERSION"));
 /// [`COMPATIBILITY`] as a C string.
 pub const COMPATIBILITY_C: &str = concat!("context 1; fourfold ", env!("CARGO_PKG_VERSION"), "\0");

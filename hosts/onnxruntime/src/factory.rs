@@ -52,7 +52,7 @@ pub unsafe fn create_ep_factories(
         return match unsafe { ((*base).GetApi)(1).as_ref() } {
             // SAFETY: the message is a C string.
             Some(ort) => unsafe {
-                let message = c"Fourfold needs ONNX Runtime 1.23 or newer; update onnxruntime";
+                let message = c"Fourfold needs ONNX Runtime 1.24 or newer; update onnxruntime";
                 (ort.CreateStatus)(OrtErrorCode::ORT_NOT_IMPLEMENTED, message.as_ptr())
             },
             None => OrtStatusPtr(ptr::null_mut()),

@@ -91,11 +91,15 @@ impl Provider {
             while finder.is_free(seed) {
                 // SAFETY: as above.
                 let Some(nodes) = (unsafe { self.region(&mut finder, seed)? }) else { continue };
-                finder.take(&nodes);
                 let raw: Vec<*const OrtNode> = nodes.iter().map(|at| graph.nodes[*at].raw).collect();
                 // SAFETY: as above.
                 unsafe { self.fuse(info, &raw)? };
-                self.log(&format!("{} nodes run as one program", nodes.len()));
+                self.log(&format!(
+                    "{} and {} nodes run as one program",
+                    graph.nodes[seed].label(),
+                    raw.len() - 1
+                ));
+                finder.take(nodes);
             }
         }
         Ok(())

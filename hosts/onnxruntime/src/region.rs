@@ -51,8 +51,10 @@ pub struct Finder<'g> {
     pub graph: &'g Graph,
     producers: HashMap<String, usize>,
     consumers: HashMap<String, Vec<usize>>,
-    /// Nodes that belong to a region.
-    taken: HashSet<usize>,
+    /// The regions so far.
+    regions: Vec<Nodes>,
+    /// The region of each node that belongs to one.
+    taken: HashMap<usize, usize>,
     /// Nodes that stay with ONNX Runtime.
     refused: HashSet<usize>,
 }
@@ -66,7 +68,14 @@ impl<'g> Finder<'g> {
             }
         }
         let producers = graph.producers();
-        Finder { graph, producers, consumers, taken: HashSet::new(), refused: HashSet::new() }
+        Finder {
+            graph,
+            producers,
+            consumers,
+            regions: Vec::new(),
+            taken: HashMap::new(),
+            refused: HashSet::new(),
+        }
     }
 
     /// The nodes that regions grow from: quantized products, then nodes that only this provider can run.
@@ -76,9 +85,10 @@ impl<'g> Finder<'g> {
         products.chain(all.filter(|at| self.is_must(*at))).collect()
     }
 
-    /// Marks the nodes of a region.
-    pub fn take(&mut self, nodes: &Nodes) {
-        self.taken.extend(nodes);
+    /// Adds a region.
+    pub fn take(&mut self, nodes: Nodes) {
+        self.taken.extend(nodes.iter().map(|at| (*at, self.regions.len())));
+        self.regions.push(nodes);
     }
 
     /// Leaves a node to ONNX Runtime.
@@ -87,7 +97,7 @@ impl<'g> Finder<'g> {
     }
 
     pub fn is_free(&self, node: usize) -> bool {
-        !self.taken.contains(&node) && !self.refused.contains(&node)
+        !self.taken.contains_key(&node) && !self.refused.contains(&node)
     }
 
     /// True for a node that no other provider on the CPU runs: one that reads or writes FP4.
@@ -123,7 +133,8 @@ impl<'g> Finder<'g> {
         }
     }
 
-    /// The smallest region of a node: with the nodes that dequantize its operands, and no quantized value at its border.
+    /// The smallest region of a node: with the nodes that dequantize its operands, and no quantized value at its
+    /// border.
     pub fn smallest(&self, seed: usize) -> Option<Nodes> {
         let nodes = self.group(seed, &Nodes::new())?;
         // The operands of a product may have been dequantized in another region.
@@ -212,19 +223,23 @@ impl<'g> Finder<'g> {
         inputs.iter().all(may_enter) && outputs.iter().all(may_leave) && self.is_convex(nodes)
     }
 
+    /// True if no path leaves the nodes and comes back. Other regions are nodes of these paths: two of them must not wait
+    /// for each other.
     fn is_convex(&self, nodes: &Nodes) -> bool {
         let mut reached: HashSet<usize> = HashSet::new();
         let leaves = |at: &usize| !nodes.contains(at);
         let mut open: Vec<usize> = nodes.iter().flat_map(|at| self.users(*at)).filter(leaves).collect();
         while let Some(at) = open.pop() {
-            if reached.insert(at) {
-                for user in self.users(at) {
-                    if nodes.contains(&user) {
-                        return false;
-                    }
-                    open.push(user);
-                }
+            if !reached.insert(at) {
+                continue;
             }
+            for user in self.users(at) {
+                if nodes.contains(&user) {
+                    return false;
+                }
+                open.push(user);
+            }
+            open.extend(self.taken.get(&at).into_iter().flat_map(|region| &self.regions[*region]));
         }
         true
     }

@@ -47,6 +47,7 @@ cases! {
     results_are_within_the_bound_of_their_roundings: "precision",
     gemm_runs_with_both_orders_of_its_weight: "gemm",
     refused_parts_stay_with_the_cpu_provider: "refused_parts",
+    regions_never_wait_for_each_other: "crossed",
     fp4_is_dequantized_for_every_reader: "must_claim",
     unusable_models_and_options_fail_with_a_reason: "near_misses",
     wrong_shapes_are_an_error_of_the_call: "wrong_shapes",

@@ -181,6 +181,28 @@ def refused_parts():
             assert np.array_equal(y.argmax(axis=1), values.argmax(axis=1))
 
 
+def crossed():
+    """Two products, each of which joins with what follows the other: their regions must not wait for each other."""
+    rng = np.random.default_rng(18)
+    n, k = 48, 32
+    model = Model()
+    left, w1 = model.linear("left", "x", rng, n, k)
+    right, w2 = model.linear("right", "x", rng, n, k)
+    model.node("Add", [left, model.node("Hardmax", [right], "after right")], "a")
+    model.node("Add", [right, model.node("Hardmax", [left], "after left")], "b")
+    model = model.build([value("x", ["m", k])], [value("a", ["m", n]), value("b", ["m", n])])
+    for level in LEVELS:
+        made = session(model, level)
+        ours, others = assigned(made)
+        assert len(ours) == 2 and others == ["Add", "Hardmax", "Hardmax"], (ours, others)
+        for rows in ROWS:
+            x = whole(rng, rows, k)
+            p, q = x.astype(np.float64) @ w1.T, x.astype(np.float64) @ w2.T
+            hard = lambda y: np.eye(n)[y.argmax(axis=1)].reshape(y.shape)
+            a, b = made.run(None, {"x": x})
+            assert np.array_equal(a, p + hard(q)) and np.array_equal(b, q + hard(p)), (level, rows)
+
+
 def must_claim():
     """FP4 that feeds no product is still dequantized here, because no other provider can."""
     rng = np.random.default_rng(5)
@@ -563,8 +585,8 @@ def registration():
 
 
 CASES = [
-    levels, precision, gemm, refused_parts, must_claim, near_misses, wrong_shapes, packed_weight, given_codes, in_subgraphs, other_forms, fp8, context, hostile_context,
-    threads, panics, registration,
+    levels, precision, gemm, refused_parts, crossed, must_claim, near_misses, wrong_shapes, packed_weight,
+    given_codes, in_subgraphs, other_forms, fp8, context, hostile_context, threads, panics, registration,
 ]
 
 if __name__ == "__main__":
