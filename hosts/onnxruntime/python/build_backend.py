@@ -56,21 +56,36 @@ def _library(settings):
     raise SystemExit("error: cargo built no library")
 
 
+def _tag():
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    return f"py3-none-{platform}"
+
+
+def _dist_info():
+    wheel = f"Wheel-Version: 1.0\nGenerator: fourfold\nRoot-Is-Purelib: false\nTag: {_tag()}\n"
+    return {f"{DIST_INFO}/METADATA": _metadata().encode(), f"{DIST_INFO}/WHEEL": wheel.encode()}
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """Write the metadata, which need no library, and return the name of their folder."""
+    for path, content in _dist_info().items():
+        file = pathlib.Path(metadata_directory) / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(content)
+    return DIST_INFO
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Write the wheel, and return its name."""
     library = _library(config_settings or {})
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    tag = f"py3-none-{platform}"
-    wheel = f"Wheel-Version: 1.0\nGenerator: fourfold\nRoot-Is-Purelib: false\nTag: {tag}\n"
     files = {
         f"{PACKAGE}/__init__.py": (HERE / PACKAGE / "__init__.py").read_bytes(),
         f"{PACKAGE}/{library.name}": library.read_bytes(),
-        f"{DIST_INFO}/METADATA": _metadata().encode(),
-        f"{DIST_INFO}/WHEEL": wheel.encode(),
+        **_dist_info(),
     }
     record = "".join(f"{path},sha256={_hash(content)},{len(content)}\n" for path, content in files.items())
     files[f"{DIST_INFO}/RECORD"] = f"{record}{DIST_INFO}/RECORD,,\n".encode()
-    name = f"{PACKAGE}-{PROJECT['version']}-{tag}.whl"
+    name = f"{PACKAGE}-{PROJECT['version']}-{_tag()}.whl"
     with zipfile.ZipFile(pathlib.Path(wheel_directory) / name, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in files.items():
             archive.writestr(path, content)

@@ -66,14 +66,18 @@ impl RegionFile {
 /// The graph is live.
 pub unsafe fn ask(api: Api, backend: &Backend, region: &Region<'_>) -> Result<Answer, ProviderError> {
     // SAFETY: the caller vouches for the graph.
-    let file = unsafe { RegionFile::write(api, region, true)? };
+    let file = match unsafe { RegionFile::write(api, region, true) } {
+        Err(ProviderError::Region { message, .. }) => return Ok(Answer::Refused { node: None, message }),
+        file => file?,
+    };
     let graph = match OnnxGraph::read(&file.path, "region") {
         Ok(graph) => graph,
         Err(OnnxGraphError::Refused { node, left_out }) => {
             let node = node.as_deref().and_then(serialize::position);
             return Ok(Answer::Refused { node, message: left_out.message });
         }
-        Err(error) => return Err(error.into()),
+        // The importer has limits, for example of lists, that a model may exceed.
+        Err(error) => return Ok(Answer::Refused { node: None, message: error.to_string() }),
     };
     let planned = backend.plan(graph.program().clone());
     Ok(Answer::Planned { on_fallback: on_fallback(&planned, &graph) })
