@@ -1,6 +1,6 @@
 //! Calls of ONNX Runtime, whose statuses become errors.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
 use ort_sys::{
@@ -9,7 +9,7 @@ use ort_sys::{
 };
 
 use crate::abi::EpApi;
-use crate::error::{ProviderError, c_string};
+use crate::error::ProviderError;
 
 /// The function tables of ONNX Runtime, which live as long as the process.
 #[derive(Clone, Copy)]
@@ -208,4 +208,22 @@ pub unsafe fn text(string: *const c_char) -> String {
     }
     // SAFETY: the caller vouches for the string.
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
+}
+
+/// An array of C as a slice.
+///
+/// # Safety
+/// The pointer is null, or points to so many elements, which nothing changes during `'a`.
+pub unsafe fn slice<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
+    if pointer.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { std::slice::from_raw_parts(pointer, count) }
+}
+
+/// A C string without the zero bytes of a text.
+pub fn c_string(text: &str) -> CString {
+    let bytes = text.bytes().filter(|byte| *byte != 0).collect::<Vec<u8>>();
+    CString::new(bytes).unwrap_or_default()
 }

@@ -10,9 +10,9 @@ use fourfold::{Compiled, Session, SessionInput};
 use ort_sys::{OrtKernelContext, OrtStatusPtr, OrtValue};
 
 use crate::abi::{NodeComputeContext, NodeComputeInfo, VERSION};
-use crate::api::{Api, Extent, call};
-use crate::error::{ProviderError, guard};
-use crate::factory::slice;
+use crate::api::{Api, Extent, call, slice};
+use crate::error::ProviderError;
+use crate::guard::guard;
 use crate::program::Program;
 
 /// A compiled node, which ONNX Runtime knows by its first member.

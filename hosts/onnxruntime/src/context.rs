@@ -10,11 +10,10 @@ use std::ptr;
 
 use ort_sys::{OrtNode, OrtOpAttr, OrtOpAttrType};
 
-use crate::api::{Api, call};
-use crate::error::{ProviderError, c_string};
-use crate::factory::NAME;
+use crate::api::{Api, c_string, call};
+use crate::error::ProviderError;
 use crate::graph::{Graph, Node, element};
-use crate::options::Options;
+use crate::options::{NAME, Options};
 use crate::program::RegionFile;
 use crate::region::EP_CONTEXT;
 

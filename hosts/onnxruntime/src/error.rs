@@ -1,15 +1,8 @@
-//! Errors, and the guard that turns them and panics into statuses.
-
-use std::any::Any;
-use std::ffi::CString;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
+//! Errors.
 
 use fourfold::Fault;
 use fourfold_import::{ImportError, OnnxGraphError};
-use ort_sys::{OrtErrorCode, OrtStatusPtr};
-
-use crate::api::Api;
+use ort_sys::OrtErrorCode;
 
 /// The reason that a call of the provider fails.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +51,7 @@ impl From<fourfold::Error> for ProviderError {
 impl ProviderError {
     /// The code of the status. It is never `ORT_EP_FAIL`, at which Python's `run` drops the session, and starts another
     /// one without the provider.
-    fn code(&self) -> OrtErrorCode {
+    pub fn code(&self) -> OrtErrorCode {
         let of = |error: &fourfold::Error| match error.fault() {
             Fault::InvalidInput => OrtErrorCode::ORT_INVALID_ARGUMENT,
             Fault::Unsupported => OrtErrorCode::ORT_NOT_IMPLEMENTED,
@@ -72,35 +65,4 @@ impl ProviderError {
             _ => OrtErrorCode::ORT_FAIL,
         }
     }
-}
-
-/// Runs the body of a call. Returns null, or a status that ONNX Runtime owns. No panic crosses the border.
-pub fn guard(api: Api, body: impl FnOnce() -> Result<(), ProviderError>) -> OrtStatusPtr {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => OrtStatusPtr(ptr::null_mut()),
-        Ok(Err(error)) => api.status(error.code(), &format!("Fourfold: {error}")),
-        Err(payload) => {
-            let message = format!("bug: a panic in Fourfold: {}; please report the model", said(&*payload));
-            api.status(OrtErrorCode::ORT_RUNTIME_EXCEPTION, &message)
-        }
-    }
-}
-
-/// Runs the body of a call that returns no status. A panic is swallowed.
-pub fn guard_silently(body: impl FnOnce()) {
-    // The payload may panic when it is dropped.
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
-        std::mem::forget(payload);
-    }
-}
-
-fn said(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
-/// A C string without the zero bytes of a text.
-pub fn c_string(text: &str) -> CString {
-    let bytes = text.bytes().filter(|byte| *byte != 0).collect::<Vec<u8>>();
-    CString::new(bytes).unwrap_or_default()
 }

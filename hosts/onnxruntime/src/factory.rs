@@ -9,14 +9,13 @@ use ort_sys::{
 };
 
 use crate::abi::{COMPATIBLE, Ep, EpFactory, INCOMPATIBLE, VERSION};
-use crate::api::{Api, text};
+use crate::api::{Api, slice, text};
 use crate::context;
-use crate::error::{ProviderError, guard, guard_silently};
-use crate::options::Options;
+use crate::error::ProviderError;
+use crate::guard::{guard, guard_silently};
+use crate::options::{NAME, Options};
 use crate::provider::Provider;
 
-/// The name of the provider in ONNX Runtime.
-pub const NAME: &CStr = c"FourfoldExecutionProvider";
 const VENDOR: &CStr = c"Fourfold";
 const PROVIDER_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 
@@ -225,16 +224,4 @@ unsafe extern "system" fn create_sync_stream(
     // SAFETY: ONNX Runtime passes a place; null means no stream.
     unsafe { *stream = ptr::null_mut() };
     OrtStatusPtr(ptr::null_mut())
-}
-
-/// An array of C as a slice.
-///
-/// # Safety
-/// The pointer is null, or points to so many elements, which nothing changes during `'a`.
-pub unsafe fn slice<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
-    if pointer.is_null() || count == 0 {
-        return &[];
-    }
-    // SAFETY: the caller vouches for it.
-    unsafe { std::slice::from_raw_parts(pointer, count) }
 }

@@ -289,7 +289,7 @@ unsafe fn model_path(api: Api, graph: *const OrtGraph) -> Result<PathBuf, Provid
         {
             use std::os::windows::ffi::OsStringExt;
             let length = (0..).take_while(|at| !path.is_null() && *path.add(*at) != 0).count();
-            Ok(std::ffi::OsString::from_wide(crate::factory::slice(path, length)).into())
+            Ok(std::ffi::OsString::from_wide(crate::api::slice(path, length)).into())
         }
         #[cfg(not(windows))]
         Ok(PathBuf::from(text(path)))

@@ -3,7 +3,7 @@
 //! ONNX Runtime loads the library, and calls [`CreateEpFactories`]. The factory creates a provider for each session.
 //!
 //! ```text
-//! abi, api, error, options <- graph <- region, serialize <- program <- context, compute <- provider <- factory
+//! abi, error <- api <- guard, options, graph <- region, serialize <- program <- context, compute <- provider <- factory
 //! ```
 //!
 //! The provider grows regions of nodes from quantized products (`region`). It writes each region as an ONNX file
@@ -17,6 +17,7 @@ mod context;
 mod error;
 mod factory;
 mod graph;
+mod guard;
 mod options;
 mod program;
 mod provider;

@@ -1,5 +1,6 @@
 //! The options of a session: those of the provider, and those of EPContext.
 
+use std::ffi::CStr;
 use std::path::PathBuf;
 
 use fourfold::DeviceChoice;
@@ -8,6 +9,8 @@ use ort_sys::OrtSessionOptions;
 use crate::api::Api;
 use crate::error::ProviderError;
 
+/// The name of the provider in ONNX Runtime.
+pub const NAME: &CStr = c"FourfoldExecutionProvider";
 /// ONNX Runtime's prefix of the provider's options: `ep.`, the lower-case name, and a point.
 const PREFIX: &str = "ep.fourfoldexecutionprovider.";
 

@@ -7,13 +7,13 @@ use fourfold::{Backend, Event};
 use ort_sys::{OrtGraph, OrtLogger, OrtNode, OrtStatusPtr};
 
 use crate::abi::{Ep, EpGraphSupportInfo, NodeComputeInfo, NodeFusionOptions, VERSION};
-use crate::api::{Api, Level, call, text};
+use crate::api::{Api, Level, call, slice, text};
 use crate::compute::CompiledNode;
 use crate::context;
-use crate::error::{ProviderError, guard, guard_silently};
-use crate::factory::{NAME, slice};
+use crate::error::ProviderError;
 use crate::graph::{Graph, Node};
-use crate::options::Options;
+use crate::guard::{guard, guard_silently};
+use crate::options::{NAME, Options};
 use crate::program::{Answer, Program, RegionFile, ask, compile};
 use crate::region::{Finder, Nodes};
 use crate::serialize::Region;

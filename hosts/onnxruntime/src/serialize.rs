@@ -7,9 +7,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 
-use crate::api::{Api, Extent, Type};
+use crate::api::{Api, Extent, Type, slice};
 use crate::error::ProviderError;
-use crate::factory::slice;
 use crate::graph::{Attribute, Graph, Node, element};
 
 /// Larger weights are holes in a file that is only asked about.
