@@ -264,10 +264,14 @@ unsafe extern "system" fn compile_graphs(
     guard(provider.api, || {
         // SAFETY: ONNX Runtime passes arrays of this length, whose graphs and nodes are live during the call.
         let pairs = unsafe { slice(graphs, count).iter().zip(slice(fused, count)) };
-        for (at, (graph, fused)) in pairs.enumerate() {
-            // SAFETY: as above. Nodes that are already written belong to ONNX Runtime, also if a later one fails.
+        let mut made = Made { api: provider.api, nodes: Vec::new() };
+        for (graph, fused) in pairs {
+            // SAFETY: as above.
+            made.nodes.push(unsafe { provider.compile(*graph, *fused)? });
+        }
+        for (at, (node, context)) in made.nodes.drain(..).enumerate() {
+            // SAFETY: as above. From now on, the nodes belong to ONNX Runtime.
             unsafe {
-                let (node, context) = provider.compile(*graph, *fused)?;
                 *infos.add(at) = node.into_raw();
                 if !context.is_null() {
                     *contexts.add(at) = context;
@@ -276,6 +280,21 @@ unsafe extern "system" fn compile_graphs(
         }
         Ok(())
     })
+}
+
+/// Compiled nodes and context nodes, until ONNX Runtime takes all of them.
+struct Made {
+    api: Api,
+    nodes: Vec<(CompiledNode, *mut OrtNode)>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for (_, context) in self.nodes.iter().filter(|(_, context)| !context.is_null()) {
+            // SAFETY: the node is ours.
+            unsafe { (self.api.ort.ReleaseNode)(*context) };
+        }
+    }
 }
 
 unsafe extern "system" fn release_node_compute_infos(

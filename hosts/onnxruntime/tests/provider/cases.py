@@ -1,6 +1,7 @@
 """Tests of the provider in ONNX Runtime: `python cases.py LIBRARY CASE`."""
 
 import gc
+import pathlib
 import sys
 import threading
 
@@ -414,6 +415,9 @@ def registration():
         gc.collect()
         ort.unregister_execution_provider_library("fourfold")
         assert all(device.ep_name != NAME for device in ort.get_ep_devices())
+        # Its worker threads still run, so that it must not leave the memory.
+        if sys.platform == "linux":
+            assert sys.argv[1] in pathlib.Path("/proc/self/maps").read_text()
         ort.register_execution_provider_library("fourfold", sys.argv[1])
 
 

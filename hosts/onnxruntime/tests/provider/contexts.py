@@ -9,6 +9,7 @@ from blake3 import blake3
 from onnx import TensorProto as T
 
 from host import ROWS, fails, feed_forward, session, whole
+from models import value
 
 
 def context():
@@ -104,6 +105,17 @@ def hostile_context():
         fails(lambda: load(changed(other_input)), "i7")
         fails(lambda: load(changed(f16_output)).run(None, {"x": x}), "output 0", "type")
         fails(lambda: load(changed(bf16_input)).run(None, {"x": x}), "input 0", "bf16")
+        # The second of two nodes fails when the first is compiled.
+        double = onnx.ModelProto()
+        double.CopyFrom(saved)
+        second = double.graph.node.add()
+        second.CopyFrom(saved.graph.node[0])
+        second.name, second.output[0] = "second", "other"
+        double.graph.output.append(value("other", ["rows", 80]))
+        assert len(session(double.SerializeToString()).run(None, {"x": x})) == 2
+        [notes] = [it for it in second.attribute if it.name == "notes"]
+        notes.s = b"another hash"
+        fails(lambda: session(double.SerializeToString()), "`second`", "has changed")
         # Random changes of single bytes, most of them in weights.
         for at in rng.integers(0, len(content), 200):
             other = bytearray(content)
