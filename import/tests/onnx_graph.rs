@@ -129,3 +129,36 @@ fn a_refusal_names_the_node() -> Result<()> {
         Ok(_) => Err("Hardmax has an equivalent".into()),
     }
 }
+
+#[test]
+fn a_last_block_may_be_shorter() -> Result<()> {
+    const K: usize = 40;
+    let mut numbers = Numbers(11);
+    let codes: Vec<u8> = (0..N * K / 2).map(|_| numbers.below(256) as u8).collect();
+    let scales: Vec<f32> = (0..N * 3).map(|_| 2f32.powi(numbers.below(7) as i32 - 3)).collect();
+    let bytes: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+    let constants = vec![
+        tensor("b", DataType::FLOAT4E2M1, &[N as i64, K as i64], &codes),
+        tensor("s", DataType::FLOAT, &[N as i64, 3], &bytes),
+    ];
+    let attributes = [("axis", 1), ("block_size", 16)];
+    let nodes = vec![
+        named("b", from_domain("", "DequantizeLinear", &["b", "s"], &["bf"], &attributes)),
+        named("sum", node("Add", &["bf", "x"], &["y"])),
+    ];
+    let shape = [Ok(N as i64), Ok(K as i64)];
+    let (x, y) = (value("x", DataType::FLOAT, &shape), value("y", DataType::FLOAT, &shape));
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("graph.onnx");
+    std::fs::write(&file, model_of(nodes, constants, x, y).write_buf()?)?;
+    let graph = OnnxGraph::read(&file, "region")?;
+    let mut tensors = graph.params()?;
+    let expected: Vec<f64> = (tensors["b"].to_f64().iter().enumerate())
+        .map(|(at, code)| code * f64::from(scales[at / K * 3 + at % K / 16]))
+        .collect();
+    assert!(expected.iter().any(|value| *value != 0.0));
+    tensors.insert("x".to_owned(), Tensor::zeros(ElementType::F32, vec![N, K], None)?);
+    let values = interpret(graph.program(), &bind::bind(graph.program(), &tensors)?)?;
+    assert_eq!(values[graph.program().module().outputs[0].index()].to_f64(), expected);
+    Ok(())
+}
