@@ -10,7 +10,7 @@
 //! It reads headers, configuration files and scales of whole tensors, never the weights. Each linear becomes a program
 //! with input `%x` and result `%y`. Its `param` inputs are [references](fourfold_executor::TensorReference) to the
 //! tensors of the model. Three more parts of a checkpoint become programs: linears that share an input, feed-forward
-//! blocks, and blocks of known architectures. A graph becomes one program.
+//! blocks, and blocks of known architectures. A graph becomes one program. [`OnnxGraph`] is for hosts that run graphs.
 //!
 //! Other parts are [left out](LeftOut), each with a stable code and a message. [`write()`] writes the
 //! programs of an import to a folder.
@@ -46,6 +46,7 @@ use fourfold_executor::{files_in, is_present, is_standard_stream};
 use checkpoint::Checkpoint;
 pub use error::ImportError;
 pub use imported::{Import, ImportedProgram, LeftOut, LeftOutCode, ProgramKind};
+pub use onnx::{OnnxGraph, OnnxGraphError};
 pub use options::ImportOptions;
 pub use write::{WrittenProgram, write};
 

@@ -18,7 +18,7 @@ impl Origins {
     }
 
     /// The node of an op.
-    fn of(&self, op: usize) -> Option<&str> {
+    pub(crate) fn of(&self, op: usize) -> Option<&str> {
         let after = self.starts.partition_point(|(start, _)| *start <= op);
         self.starts.get(after.checked_sub(1)?).map(|(_, node)| node.as_str())
     }

@@ -14,6 +14,7 @@
 //! file holds in protobuf's encoding. It hashes the bytes that programs refer to, because nothing else in the file
 //! would show that they have moved.
 
+mod graph;
 mod integers;
 mod linears;
 mod model;
@@ -31,6 +32,7 @@ use std::path::Path;
 use fourfold_executor::{RangeHash, TensorReference};
 use fourfold_ir::{Dim, ElementType, TensorType};
 
+pub use self::graph::{OnnxGraph, OnnxGraphError};
 use self::linears::Linear;
 use self::model::{Input, Model, Node};
 use self::problem::{Problem, refused};

@@ -254,6 +254,22 @@ impl Translator<'_> {
         Ok(())
     }
 
+    /// Adds zeros at the end of an axis of fixed extent, or removes what is beyond an extent.
+    pub(super) fn resized(&mut self, hint: &str, x: Value, axis: usize, extent: u64) -> Value {
+        let mut ty = self.ty(x).clone();
+        let given = ty.shape[axis].as_fixed().unwrap_or(extent);
+        ty.shape[axis] = Dim::fixed(extent);
+        let kind = match extent.checked_sub(given) {
+            Some(high) => {
+                OpKind::Pad { amounts: vec![PadAmount { axis: axis as u32, low: 0, high }], value: 0.0 }
+            }
+            None => OpKind::Slice {
+                ranges: vec![SliceRange { axis: axis as u32, start: 0, end: extent, step: 1 }],
+            },
+        };
+        self.step(hint, kind, &[x], ty)
+    }
+
     /// Keeps the elements on one side of a diagonal, and clears the others.
     pub(super) fn triangle(&mut self, node: &Node) -> Result<(), Problem> {
         let diagonal = match self.integers(node, 1)?.map(|diagonal| diagonal.known()) {

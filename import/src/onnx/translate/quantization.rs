@@ -371,6 +371,13 @@ impl Translator<'_> {
         }
         let size = u64::try_from(block).unwrap_or(0);
         let Some(blocks) = shape[axis].divided_by(size) else {
+            if let Some(padded) =
+                shape[axis].as_fixed().and_then(|extent| extent.checked_next_multiple_of(size))
+            {
+                let whole = self.resized(&hint, x, axis, padded);
+                let scaled = self.per_block(node, whole, scale, axis, kind)?;
+                return Ok(self.resized(&hint, scaled, axis, shape[axis].as_fixed().unwrap_or(0)));
+            }
             return self
                 .refuse(node, format!("the block size {block} does not divide the extent of axis {axis}"));
         };

@@ -142,7 +142,10 @@ impl<'m> Translator<'m> {
         given: Option<ElementType>,
     ) -> Result<(), Problem> {
         let name = shown(&input.name);
-        let Some(element) = element_of(input.ty).filter(|element| *element != ElementType::F8E8M0FNU) else {
+        let layout = is_block_scale(self.model, &input.name).then_some(ScaleLayout::Linear);
+        let known =
+            element_of(input.ty).filter(|element| *element != ElementType::F8E8M0FNU || layout.is_some());
+        let Some(element) = known else {
             let message = format!("the input `{name}` has the type {}, which has no equivalent", input.ty);
             return refused(name, LeftOutCode::UnsupportedFormat, message);
         };
@@ -163,7 +166,7 @@ impl<'m> Translator<'m> {
         }
         let element = given.filter(|_| element.is_arithmetic()).unwrap_or(element);
         let called = self.names.like(&input.name);
-        let value = self.out.input(&called, TensorType::new(shape, element));
+        let value = self.out.input(&called, TensorType { shape, element, layout });
         self.enter(&input.name, value);
         Ok(())
     }
@@ -297,4 +300,41 @@ impl<'m> Translator<'m> {
     pub(super) fn failed(&self, reason: String) -> Problem {
         Problem::Failed(crate::error::ImportError::Malformed { path: self.model.path(), reason })
     }
+}
+
+/// Returns true for 8-bit floats that are scales of blocks only, so that they have the layout of scales.
+fn is_block_scale(model: &Model, name: &str) -> bool {
+    let is_8_bit = |input: &Input| {
+        let element = element_of(input.ty);
+        input.name == name && matches!(element, Some(ElementType::F8E4M3FN | ElementType::F8E8M0FNU))
+    };
+    let is_output = |name: &str| model.outputs.iter().any(|output| output.name == name);
+    let readers = |name: &str| {
+        let reads = |node: &&Node| node.inputs.iter().any(|input| input == name);
+        model.nodes.iter().filter(reads).collect::<Vec<&Node>>()
+    };
+    let scales = |node: &&Node, name: &str| {
+        node.is("", "DequantizeLinear")
+            && matches!(node.int("block_size"), Some(16 | 32))
+            && node.input(1) == Some(name)
+            && node.input(0) != Some(name)
+    };
+    // NVFP4 has another scale above the scales of blocks, by which they are dequantized first.
+    let is_scale = |node: &&Node| {
+        scales(node, name)
+            || match (node.is("", "DequantizeLinear"), node.input(0), node.outputs.first()) {
+                (true, Some(input), Some(output)) if input == name && node.input(1) != Some(name) => {
+                    let users = readers(output);
+                    let is_one = |factor: &str| model.stored(factor).is_some_and(|it| it.count() == 1);
+                    node.int("block_size").unwrap_or(0) == 0
+                        && node.input(1).is_some_and(is_one)
+                        && !is_output(output)
+                        && !users.is_empty()
+                        && users.iter().all(|user| scales(user, output))
+                }
+                _ => false,
+            }
+    };
+    let all = readers(name);
+    model.inputs.iter().any(is_8_bit) && !is_output(name) && !all.is_empty() && all.iter().all(is_scale)
 }
