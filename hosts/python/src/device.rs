@@ -1,0 +1,211 @@
+//! Launches on torch's current stream.
+//!
+//! A program is prepared once for each stream and each set of extents. Preparing waits for the stream, so it is refused
+//! while the stream is captured. A launch takes the addresses of its call and waits for nothing.
+//!
+//! Launches of one prepared program share a workspace, so they must run one after the other: the stream is part of the
+//! key. A prepared program that took part in a capture is kept forever, because the graph launches its kernels with its
+//! workspace. Others are freed, oldest first, when more than [`LIMIT`] are kept.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+
+use fourfold_capi::abi::{LaunchArgs, PrepareArgs};
+use fourfold_capi::prepared::PreparedHandle;
+
+use crate::error::{Error, check};
+use crate::module::{Extents, Module, Operand, api};
+use crate::run::symbol_extents;
+use crate::shim::{Tensor, ok, open, shim};
+
+/// The number of prepared programs that are kept.
+const LIMIT: usize = 256;
+
+type CurrentStream = unsafe extern "C" fn(i32, *mut *mut c_void) -> i32;
+type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut i32) -> i32;
+type Synchronize = unsafe extern "C" fn(*mut c_void) -> i32;
+
+/// Functions of torch's CUDA library and of the driver, which are loaded if torch has a CUDA tensor.
+#[derive(Debug)]
+struct Cuda {
+    current_stream: CurrentStream,
+    is_capturing: IsCapturing,
+    synchronize: Synchronize,
+}
+
+fn cuda() -> Result<&'static Cuda, Error> {
+    static CUDA: OnceLock<Option<Cuda>> = OnceLock::new();
+    let load = || {
+        let (torch, driver) = (open("libtorch_cuda.so")?, open("libcuda.so.1")?);
+        // SAFETY: the types are those of torch's shim and of the driver's header.
+        let cuda = unsafe {
+            Cuda {
+                current_stream: *torch.get(b"aoti_torch_get_current_cuda_stream\0").ok()?,
+                is_capturing: *driver.get(b"cuStreamIsCapturing\0").ok()?,
+                synchronize: *driver.get(b"cuStreamSynchronize\0").ok()?,
+            }
+        };
+        // The functions must stay valid.
+        std::mem::forget((torch, driver));
+        Some(cuda)
+    };
+    CUDA.get_or_init(load).as_ref().ok_or_else(|| Error::argument("this PyTorch has no CUDA"))
+}
+
+/// Makes a device the current one, and restores the previous one when dropped.
+struct Guard(*mut c_void);
+
+impl Guard {
+    fn new(ordinal: i32) -> Result<Guard, Error> {
+        let mut guard = ptr::null_mut();
+        // SAFETY: the pointer is valid.
+        ok(unsafe { (shim()?.create_guard)(ordinal, &raw mut guard) }, "a device")?;
+        Ok(Guard(guard))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Ok(shim) = shim() {
+            // SAFETY: the guard is ours.
+            unsafe { (shim.delete_guard)(self.0) };
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    module: usize,
+    stream: usize,
+    symbols: Vec<i64>,
+}
+
+#[derive(Debug)]
+struct Prepared {
+    handle: *mut PreparedHandle,
+    stream: *mut c_void,
+    ordinal: i32,
+    was_captured: bool,
+    used: u64,
+}
+
+// SAFETY: the C interface allows any thread to use a prepared program; the map is locked.
+unsafe impl Send for Prepared {}
+
+#[derive(Debug, Default)]
+struct Cache {
+    prepared: HashMap<Key, Prepared>,
+    clock: u64,
+}
+
+static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Default::default);
+
+impl Cache {
+    /// Frees the least recently used program that no graph may launch.
+    fn evict(&mut self, cuda: &Cuda) -> Result<(), Error> {
+        let unused = self.prepared.iter().filter(|(_, prepared)| !prepared.was_captured);
+        let Some(key) = unused.min_by_key(|(_, prepared)| prepared.used).map(|(key, _)| key.clone()) else {
+            return Ok(());
+        };
+        let oldest = &self.prepared[&key];
+        let _guard = Guard::new(oldest.ordinal)?;
+        // SAFETY: the stream belongs to torch, whose streams live as long as the process. Its launches must end before
+        // their workspace is freed. If waiting fails, the program is kept.
+        unsafe {
+            if (cuda.synchronize)(oldest.stream) != 0 {
+                return Ok(());
+            }
+            (api().prepared_destroy)(oldest.handle);
+        }
+        self.prepared.remove(&key);
+        Ok(())
+    }
+}
+
+/// Launches a program on torch's current stream.
+pub fn launch(
+    compiled: &Module,
+    extents: &Extents,
+    operands: &[Operand],
+    outputs: &[Tensor],
+    ordinal: i32,
+) -> Result<(), Error> {
+    let cuda = cuda()?;
+    let _guard = Guard::new(ordinal)?;
+    let (mut stream, mut capturing) = (ptr::null_mut(), 0);
+    // SAFETY: the pointers are valid.
+    unsafe {
+        ok((cuda.current_stream)(ordinal, &raw mut stream), "the current stream")?;
+        ok((cuda.is_capturing)(stream, &raw mut capturing), "the state of the current stream")?;
+    }
+    let inputs = addresses(operands.iter().map(|operand| &operand.tensor), &extents.inputs)?;
+    let results = addresses(outputs.iter(), &extents.outputs)?;
+    let symbols = symbol_extents(compiled, extents);
+    let key = Key {
+        module: compiled.id,
+        stream: stream as usize,
+        symbols: symbols.iter().map(|symbol| symbol.extent).collect(),
+    };
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !cache.prepared.contains_key(&key) {
+        if capturing != 0 {
+            return Err(Error::argument(
+                "this program was not run with these shapes on this stream before its capture; run it once first",
+            ));
+        }
+        if cache.prepared.len() >= LIMIT {
+            cache.evict(cuda)?;
+        }
+        let mut args = PrepareArgs {
+            struct_size: size_of::<PrepareArgs>(),
+            ext: ptr::null_mut(),
+            module: compiled.handle,
+            session: ptr::null_mut(),
+            symbols: symbols.as_ptr(),
+            symbol_count: symbols.len(),
+            inputs: inputs.as_ptr(),
+            outputs: results.as_ptr(),
+            input_count: inputs.len(),
+            output_count: results.len(),
+            workspace: ptr::null_mut(),
+            workspace_size: 0,
+            stream,
+            prepared: ptr::null_mut(),
+        };
+        // SAFETY: the struct is live, and the addresses are those of live tensors of the checked sizes.
+        unsafe { check(api(), (api().prepare)(&raw mut args))? };
+        let prepared = Prepared { handle: args.prepared, stream, ordinal, was_captured: false, used: 0 };
+        cache.prepared.insert(key.clone(), prepared);
+    }
+    cache.clock += 1;
+    let now = cache.clock;
+    let prepared =
+        cache.prepared.get_mut(&key).ok_or_else(|| Error::Bug("a prepared program is gone".to_owned()))?;
+    prepared.used = now;
+    prepared.was_captured |= capturing != 0;
+    let args = LaunchArgs {
+        struct_size: size_of::<LaunchArgs>(),
+        ext: ptr::null_mut(),
+        prepared: prepared.handle,
+        inputs: inputs.as_ptr(),
+        outputs: results.as_ptr(),
+        input_count: inputs.len(),
+        output_count: results.len(),
+        stream,
+    };
+    // SAFETY: as above. torch keeps the memory of tensors for later work of the same stream, so it outlives the launch.
+    unsafe { check(api(), (api().launch)(&raw const args)) }
+}
+
+/// The addresses of tensors; null for those without elements.
+fn addresses<'a>(
+    tensors: impl Iterator<Item = &'a Tensor>,
+    dims: &[Vec<usize>],
+) -> Result<Vec<*mut c_void>, Error> {
+    let one = |(tensor, dims): (&Tensor, &Vec<usize>)| {
+        if dims.contains(&0) { Ok(ptr::null_mut()) } else { tensor.address() }
+    };
+    tensors.zip(dims).map(one).collect()
+}

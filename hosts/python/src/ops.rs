@@ -1,0 +1,324 @@
+//! The ops: each checks its arguments, writes a program and runs it.
+
+use crate::error::Error;
+use crate::module::Operand;
+use crate::programs::quantize as quantize_program;
+use crate::programs::{Format, Quantized, ScaledMm, Writer, quantize_dynamic as dynamic_program};
+use crate::run::call;
+use crate::shim::{Element, Tensor, shim};
+use crate::stack::{Arguments, Results};
+
+type Outcome = Result<Results, Error>;
+
+/// `segment(str ir, Tensor[] tensors) -> Tensor[]`
+pub fn segment(mut arguments: Arguments) -> Outcome {
+    let (text, tensors) = (arguments.text()?, arguments.tensors()?);
+    Ok(Results::List(call(&text, tensors.into_iter().map(Operand::new).collect())?))
+}
+
+/// The extents of a tensor, at least one.
+fn extents(tensor: &Tensor, name: &str, ranks: std::ops::RangeInclusive<usize>) -> Result<Vec<usize>, Error> {
+    let sizes = tensor.sizes()?;
+    if !ranks.contains(&sizes.len()) {
+        let message =
+            format!("{name} has the shape {sizes:?}; expected {} to {} axes", ranks.start(), ranks.end());
+        return Err(Error::argument(message));
+    }
+    Ok(sizes.into_iter().map(|size| usize::try_from(size).unwrap_or(0)).collect())
+}
+
+/// A tensor of one number in f32.
+fn number(tensor: Tensor, name: &str) -> Result<Operand, Error> {
+    let sizes = tensor.sizes()?;
+    if tensor.element()? != Element::Float32 || sizes.iter().product::<i64>() != 1 {
+        return Err(Error::argument(format!("{name} must be one float32 number; its shape is {sizes:?}")));
+    }
+    Ok(Operand::shaped(tensor, vec![1]))
+}
+
+/// The word of a floating-point tensor's element type.
+fn float(tensor: &Tensor, name: &str) -> Result<&'static str, Error> {
+    match tensor.element()? {
+        element @ (Element::Float16 | Element::BFloat16 | Element::Float32) => {
+            element.word().ok_or_else(|| Error::Bug("a float has no word".to_owned()))
+        }
+        other => Err(Error::argument(format!("{name} is {other:?}; expected float16, bfloat16 or float32"))),
+    }
+}
+
+fn out_dtype(number: i32) -> Result<&'static str, Error> {
+    match shim()?.element(number)? {
+        element @ (Element::Float16 | Element::BFloat16 | Element::Float32) => {
+            element.word().ok_or_else(|| Error::Bug("a float has no word".to_owned()))
+        }
+        other => {
+            Err(Error::argument(format!("out_dtype is {other:?}; expected float16, bfloat16 or float32")))
+        }
+    }
+}
+
+/// The operands of a product, and its program.
+struct Product {
+    operands: Vec<Operand>,
+    program: ScaledMm,
+}
+
+/// The tensors of a product.
+struct Tensors {
+    a: Tensor,
+    sfa: Tensor,
+    b: Tensor,
+    sfb: Tensor,
+    alpha: Option<Tensor>,
+    bias: Option<Tensor>,
+}
+
+impl Tensors {
+    fn take(arguments: &mut Arguments) -> Result<Tensors, Error> {
+        Ok(Tensors {
+            a: arguments.tensor()?,
+            sfa: arguments.tensor()?,
+            b: arguments.tensor()?,
+            sfb: arguments.tensor()?,
+            alpha: arguments.optional()?,
+            bias: arguments.optional()?,
+        })
+    }
+}
+
+/// Takes the options that both products have, and checks the extents.
+fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error> {
+    let format = Format::named(&arguments.text()?)?;
+    let (swizzled_a, swizzled_b) = (arguments.switch()?, arguments.switch()?);
+    let (activation, out) = (arguments.text()?, out_dtype(arguments.dtype()?)?);
+    let Tensors { a, sfa, b, sfb, alpha, bias } = tensors;
+    let (a_extents, b_extents) = (extents(&a, "a", 2..=3)?, extents(&b, "b", 2..=3)?);
+    let (a_rank, b_rank) = (a_extents.len(), b_extents.len());
+    let k = a_extents[a_rank - 1] * 2;
+    if b_extents[b_rank - 1] * 2 != k || b_rank > a_rank || (b_rank == 3 && a_extents[0] != b_extents[0]) {
+        return Err(Error::argument(format!(
+            "a has the shape {a_extents:?} and b {b_extents:?}; expected [M, K/2] and [N, K/2], with a batch in front \
+             of a or of both"
+        )));
+    }
+    if !k.is_multiple_of(format.block) {
+        return Err(Error::argument(format!("K is {k}, no multiple of the block, {}", format.block)));
+    }
+    let n = b_extents[b_rank - 2];
+    let scales = |extents: &[usize], tensor: Tensor| {
+        let mut dims = extents.to_vec();
+        dims[extents.len() - 1] = k / format.block;
+        Operand::shaped(tensor, dims)
+    };
+    let mut operands = vec![scales(&a_extents, sfa), scales(&b_extents, sfb)];
+    operands.insert(1, Operand::new(b));
+    operands.insert(0, Operand::new(a));
+    let has_alpha = alpha.is_some();
+    if let Some(alpha) = alpha {
+        operands.push(number(alpha, "alpha")?);
+    }
+    let bias_type = bias.as_ref().map(|bias| float(bias, "bias")).transpose()?;
+    if let Some(bias) = bias {
+        operands.push(Operand::new(bias));
+    }
+    let batch: Vec<String> = a_extents[..a_rank - 2].iter().map(ToString::to_string).collect();
+    let mut leading = batch.clone();
+    leading.push("M".to_owned());
+    let batch = if b_rank == 3 { batch } else { Vec::new() };
+    let program = ScaledMm {
+        format,
+        leading,
+        batch,
+        n,
+        k,
+        swizzled_a,
+        swizzled_b,
+        has_alpha,
+        bias: bias_type,
+        activation,
+        out,
+    };
+    Ok(Product { operands, program })
+}
+
+/// `scaled_mm`: a block-scaled product with alpha, bias and activation.
+pub fn scaled_mm(mut arguments: Arguments) -> Outcome {
+    let tensors = Tensors::take(&mut arguments)?;
+    let product = product(tensors, &mut arguments)?;
+    Ok(Results::Tensors(call(&product.program.program(None)?, product.operands)?))
+}
+
+/// `scaled_mm_quantized`: the same, with a quantized result.
+pub fn scaled_mm_quantized(mut arguments: Arguments) -> Outcome {
+    let tensors = Tensors::take(&mut arguments)?;
+    let scale = arguments.optional()?;
+    let mut product = product(tensors, &mut arguments)?;
+    let quantized = Quantized {
+        format: Format::named(&arguments.text()?)?,
+        swizzled: arguments.switch()?,
+        has_scale: scale.is_some(),
+        rounding: "floor".to_owned(),
+    };
+    if let Some(scale) = scale {
+        product.operands.push(number(scale, "scale")?);
+    }
+    Ok(Results::Tensors(call(&product.program.program(Some(&quantized))?, product.operands)?))
+}
+
+/// The extents of a matrix or a batch of them: the leading ones as text with the symbol M, and the last.
+fn rows(tensor: &Tensor) -> Result<(Vec<String>, usize), Error> {
+    let extents = extents(tensor, "x", 2..=3)?;
+    let mut leading: Vec<String> = extents[..extents.len() - 2].iter().map(ToString::to_string).collect();
+    leading.push("M".to_owned());
+    Ok((leading, extents[extents.len() - 1]))
+}
+
+/// `quantize`: codes and scales of a matrix.
+pub fn quantize(mut arguments: Arguments) -> Outcome {
+    let (x, scale) = (arguments.tensor()?, arguments.optional()?);
+    let quantized = Quantized {
+        format: Format::named(&arguments.text()?)?,
+        swizzled: arguments.switch()?,
+        has_scale: scale.is_some(),
+        rounding: arguments.text()?,
+    };
+    let (leading, columns) = rows(&x)?;
+    let program = quantize_program(&leading, columns, float(&x, "x")?, &quantized)?;
+    let mut operands = vec![Operand::new(x)];
+    if let Some(scale) = scale {
+        operands.push(number(scale, "scale")?);
+    }
+    Ok(Results::Tensors(call(&program, operands)?))
+}
+
+/// `quantize_dynamic`: codes, scales and per-tensor scale of a matrix in NVFP4.
+pub fn quantize_dynamic(mut arguments: Arguments) -> Outcome {
+    let (x, swizzled) = (arguments.tensor()?, arguments.switch()?);
+    let (leading, columns) = rows(&x)?;
+    let program = dynamic_program(&leading, columns, float(&x, "x")?, swizzled)?;
+    Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
+}
+
+/// The axes of a tensor, from 0.
+fn axes(given: &[i64], rank: usize) -> Result<Vec<usize>, Error> {
+    let signed = i64::try_from(rank).unwrap_or(i64::MAX);
+    let mut axes = Vec::with_capacity(given.len());
+    for axis in given {
+        let from_front = if *axis < 0 { axis + signed } else { *axis };
+        match usize::try_from(from_front) {
+            Ok(place) if place < rank && !axes.contains(&place) => axes.push(place),
+            _ => {
+                return Err(Error::argument(format!(
+                    "the axes {given:?} do not fit a tensor of {rank} axes"
+                )));
+            }
+        }
+    }
+    Ok(axes)
+}
+
+/// The extents as text. The first is the symbol M, unless it is among `fixed`.
+fn symbolic(extents: &[usize], fixed: &[usize]) -> Vec<String> {
+    let mut texts: Vec<String> = extents.iter().map(ToString::to_string).collect();
+    if let (Some(first), false) = (texts.first_mut(), fixed.contains(&0)) {
+        *first = "M".to_owned();
+    }
+    texts
+}
+
+fn bracketed(texts: &[String]) -> String {
+    format!("[{}]", texts.join(", "))
+}
+
+/// `reduce`: elements combined along axes.
+pub fn reduce(mut arguments: Arguments) -> Outcome {
+    let (x, kind) = (arguments.tensor()?, arguments.text()?);
+    let (given, keep_dims) = (arguments.ints()?, arguments.switch()?);
+    if !["sum", "mean", "max", "min", "amax"].contains(&kind.as_str()) {
+        let expected = "\"sum\", \"mean\", \"max\", \"min\" or \"amax\"";
+        return Err(Error::unknown("kind", format!("\"{kind}\""), expected));
+    }
+    let extents = extents(&x, "x", 1..=8)?;
+    let mut axes = axes(&given, extents.len())?;
+    axes.sort_unstable();
+    let (element, texts) = (float(&x, "x")?, symbolic(&extents, &axes));
+    let result: Vec<String> = (texts.iter().enumerate())
+        .filter_map(|(axis, text)| match (axes.contains(&axis), keep_dims) {
+            (false, _) => Some(text.clone()),
+            (true, true) => Some("1".to_owned()),
+            (true, false) => None,
+        })
+        .collect();
+    let places: Vec<String> = axes.iter().map(ToString::to_string).collect();
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), element);
+    let op = format!("reduce %x {{axes = {}, keep_dims = {keep_dims}, kind = {kind}}}", bracketed(&places));
+    writer.op("y", &op, &bracketed(&result), element);
+    Ok(Results::Tensors(call(&writer.finish("reduce", "%y"), vec![Operand::new(x)])?))
+}
+
+/// `softmax`: normalized exponentials along an axis.
+pub fn softmax(mut arguments: Arguments) -> Outcome {
+    let (x, given) = (arguments.tensor()?, arguments.int()?);
+    let extents = extents(&x, "x", 1..=8)?;
+    let axes = axes(&[given], extents.len())?;
+    let (element, texts) = (float(&x, "x")?, symbolic(&extents, &axes));
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), element);
+    writer.op("y", &format!("softmax %x {{axis = {}}}", axes[0]), &bracketed(&texts), element);
+    Ok(Results::Tensors(call(&writer.finish("softmax", "%y"), vec![Operand::new(x)])?))
+}
+
+/// `softmax_backward`: y * (grad - sum(y * grad)), in f32.
+pub fn softmax_backward(mut arguments: Arguments) -> Outcome {
+    let (grad, y, given) = (arguments.tensor()?, arguments.tensor()?, arguments.int()?);
+    let extents = extents(&y, "y", 1..=8)?;
+    let axes = axes(&[given], extents.len())?;
+    let (element, texts) = (float(&y, "y")?, symbolic(&extents, &axes));
+    let full = bracketed(&texts);
+    let mut reduced = texts.clone();
+    reduced[axes[0]] = "1".to_owned();
+    let mut writer = Writer::default();
+    writer.input("grad", &full, element);
+    writer.input("y", &full, element);
+    let (mut grad_name, mut y_name) = ("grad", "y");
+    if element != "f32" {
+        writer.op("grad.f32", "convert %grad", &full, "f32");
+        writer.op("y.f32", "convert %y", &full, "f32");
+        (grad_name, y_name) = ("grad.f32", "y.f32");
+    }
+    writer.op("weighted", &format!("mul %{grad_name}, %{y_name}"), &full, "f32");
+    let sum = format!("reduce %weighted {{axes = [{}], keep_dims = true, kind = sum}}", axes[0]);
+    writer.op("sum", &sum, &bracketed(&reduced), "f32");
+    writer.op("centered", &format!("sub %{grad_name}, %sum"), &full, "f32");
+    writer.op("dx", &format!("mul %centered, %{y_name}"), &full, "f32");
+    let mut last = "%dx";
+    if element != "f32" {
+        writer.op("rounded", "convert %dx", &full, element);
+        last = "%rounded";
+    }
+    let operands = vec![Operand::new(grad), Operand::new(y)];
+    Ok(Results::Tensors(call(&writer.finish("softmax_backward", last), operands)?))
+}
+
+/// `copy_transpose`: the tensor with its axes permuted, in compact memory.
+pub fn copy_transpose(mut arguments: Arguments) -> Outcome {
+    let (x, given) = (arguments.tensor()?, arguments.ints()?);
+    let extents = extents(&x, "x", 1..=8)?;
+    let axes = axes(&given, extents.len())?;
+    if axes.len() != extents.len() {
+        return Err(Error::argument(format!("{given:?} is no permutation of {} axes", extents.len())));
+    }
+    let element = x.element()?;
+    let word = element.word().ok_or_else(|| {
+        Error::argument(format!("x is {element:?}; expected float16, bfloat16, float32 or int32"))
+    })?;
+    let texts = symbolic(&extents, &[]);
+    let result: Vec<String> = axes.iter().map(|axis| texts[*axis].clone()).collect();
+    let places: Vec<String> = axes.iter().map(ToString::to_string).collect();
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), word);
+    let op = format!("transpose %x {{permutation = {}}}", bracketed(&places));
+    writer.op("y", &op, &bracketed(&result), word);
+    Ok(Results::Tensors(call(&writer.finish("copy_transpose", "%y"), vec![Operand::new(x)])?))
+}
