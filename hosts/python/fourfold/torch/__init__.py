@@ -11,7 +11,7 @@ import torch
 
 from ._ops import ops
 
-__all__ = ["copy_transpose", "quantize", "reduce", "scaled_mm", "segment", "softmax"]
+__all__ = ["copy_transpose", "inductor_pass", "quantize", "reduce", "scaled_mm", "segment", "softmax"]
 
 
 def _format(format, scales):
@@ -96,3 +96,13 @@ def copy_transpose(x, permutation=None):
     if permutation is None:
         permutation = [*range(x.dim() - 2), x.dim() - 1, x.dim() - 2]
     return ops.copy_transpose(x, list(permutation))
+
+
+def inductor_pass(**options):
+    """The pass of `fourfold.torch.compile`, for `torch._inductor.config.post_grad_custom_pre_pass`.
+
+    Options are those of `fourfold.Backend`, such as `target="sm_120a"` [default: the GPU's].
+    """
+    from .compile import InductorPass
+
+    return InductorPass(**options)
