@@ -11,8 +11,8 @@ use crate::error::{Error, check};
 use crate::module::{Extents, Module, Operand, api, module, storage, storage_dims};
 use crate::shim::{Place, Tensor};
 
-/// Runs a program, and returns its outputs. Tensors on the host run on the fallback, or on a GPU if the host has none of
-/// its own memory there; tensors on a GPU run there or not at all.
+/// Runs a program, and returns its outputs. Tensors on the host run on the fallback. Tensors on a GPU run there or not
+/// at all.
 pub fn call(text: &str, operands: Vec<Operand>) -> Result<Vec<Tensor>, Error> {
     let first = operands.first().ok_or_else(|| Error::argument("a program needs at least one input"))?;
     let place = first.tensor.place()?;

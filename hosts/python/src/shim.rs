@@ -56,7 +56,8 @@ macro_rules! functions {
 functions! {
     init_def: "aoti_torch_library_init_def" (*const c_char, *const c_char, u32, *mut LibraryHandle) -> i32;
     def: "aoti_torch_library_def" (LibraryHandle, *const c_char) -> i32;
-    init_impl: "aoti_torch_library_init_impl" (*const c_char, *const c_char, *const c_char, u32, *mut LibraryHandle) -> i32;
+    init_impl: "aoti_torch_library_init_impl"
+        (*const c_char, *const c_char, *const c_char, u32, *mut LibraryHandle) -> i32;
     implement: "torch_library_impl" (LibraryHandle, *const c_char, KernelFn, u64) -> i32;
     call: "aoti_torch_call_dispatcher" (*const c_char, *const c_char, *mut u64) -> i32;
     contiguous_format: "aoti_torch_memory_format_contiguous_format" () -> i32;

@@ -101,3 +101,188 @@ def test_roundings_are_those_of_eager(own, m):
     expected = (F.relu(y * alpha + layer.bias) * 0.3 - residual) / 7
     assert torch.equal(result, expected)
     assert len(own.planned) == 1 and "div " in own.planned[0][0]
+
+
+def unswizzle(storage, rows, columns):
+    """Linear scales from their padded storage in any shape."""
+    places = reference.swizzle(np.arange(1, rows * columns + 1, dtype=np.int64).reshape(rows, columns)).ravel()
+    linear = np.zeros(rows * columns, np.uint8)
+    linear[places[places > 0] - 1] = storage.ravel()[places > 0]
+    return linear.reshape(rows, columns)
+
+
+def emulated(a, b, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False):
+    """`torch._scaled_mm` of NVFP4 on the CPU, with exact sums."""
+    assert bias is None and scale_result is None
+    left, right = a.view(torch.uint8).numpy(), b.t().contiguous().view(torch.uint8).numpy()
+    scales = [
+        unswizzle(scale.contiguous().view(torch.uint8).numpy(), data.shape[0], data.shape[1] // 8)
+        for scale, data in ((scale_a, left), (scale_b, right))
+    ]
+    return torch.from_numpy(reference.product(left, scales[0], right, scales[1])).to(out_dtype)
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(64, 128), torch.nn.Linear(128, 48, bias=False)
+
+    def forward(self, x):
+        return x.sum(-1, keepdim=True) + self.down(F.relu(self.up(x)))
+
+
+@pytest.fixture
+def torchao_model(monkeypatch):
+    pytest.importorskip("torchao")
+    from torchao.prototype.mx_formats import inference_workflow as workflow
+    from torchao.quantization import quantize_
+
+    monkeypatch.setattr(workflow, "is_sm_at_least_100", lambda: True)
+    torch.manual_seed(0)
+    model = Mlp().bfloat16()
+    quantize_(model, workflow.NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False))
+    return model
+
+
+def rest_in_eager(own):
+    """A backend that applies the pass, and runs the rest of the graph op by op."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor.decomposition import select_decomp_table
+
+    def compiler(module, inputs):
+        own(module.graph)
+        module.recompile()
+        return make_boxed_func(module.forward)
+
+    return aot_autograd(fw_compiler=compiler, decompositions=select_decomp_table())
+
+
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+def test_torchao_model(own, torchao_model, monkeypatch, rest):
+    # Inductor's C++ code for the CPU does not take FP8 where torchao pads scales. 128 rows need no padding.
+    options = dict(backend=rest_in_eager(own), dynamic=True) if rest == "eager" else dict(dynamic=False)
+    compiled = torch.compile(torchao_model, fullgraph=True, **options)
+    with torch.no_grad():
+        for m in (3, 9, 130) if rest == "eager" else (128,):
+            x = torch.randn(m, 64, generator=torch.Generator().manual_seed(m)).bfloat16()
+            found = compiled(x)
+            with monkeypatch.context() as patch:
+                patch.setattr(torch, "_scaled_mm", emulated)
+                expected = torchao_model(x)
+            assert torch.equal(found, expected), m
+    # Two products, two kernels: each with the per-tensor scale in bf16, the first with bias and relu. torchao's padding
+    # makes a second graph for more than 128 rows, with the same two programs.
+    assert all(len(plan.kernels) == 1 for _, plan in own.planned)
+    first, second = dict.fromkeys(text for text, _ in own.planned)
+    assert first.count("mul ") == 1 and first.count("relu ") == 1 and first.count("add ") == 1
+    assert second.count("mul ") == 1 and second.count("add ") == 1
+
+
+def test_own_ops_with_quantized_result(own):
+    weight = Weight(96, 64, 5)
+    linear = torch.from_numpy(weight.scales)
+    g = torch.tensor([0.25])
+
+    def layer(x, g, scale):
+        a, sfa, _ = ff.quantize(x, g)
+        y = ff.scaled_mm(a, sfa, weight.data.view(torch.uint8), linear, alpha=scale, bias=weight.bias)
+        y = F.relu(y * 2 + 1)
+        return ff.quantize(y, g, swizzled=True)[:2]
+
+    compiled = torch.compile(layer, fullgraph=True)
+    x, scale = torch.randn(91, 64).bfloat16(), torch.tensor(0.5)
+    for found, expected in zip(compiled(x, g, scale), layer(x, g, scale)):
+        assert torch.equal(found, expected)
+    assert len(own.planned) == 1
+    assert "block_quantize" in own.planned[0][0], "the quantization of the result is part of the kernel"
+
+
+def test_near_misses(own):
+    weight = Weight(136, 64, 6)
+
+    def two_users(a, sfa, other):
+        y = weight.product(a, sfa)
+        return F.relu(y), y + other
+
+    def late_input(a, sfa, other):
+        y = weight.product(a, sfa)
+        return y + torch.sort(y).values
+
+    def unrelated(a, sfa, other):
+        return F.relu(weight.product(a, sfa)), F.relu(other + 1)
+
+    def long_sum(a, sfa, other):
+        return torch.cumsum(weight.product(a, sfa), 1)
+
+    codes, scales, a, sfa = activation(91, 64)
+    y = torch.from_numpy(reference.product(codes, scales, weight.codes, weight.scales)).bfloat16()
+    other = torch.randn(91, 136).bfloat16()
+    for function, expected, inside in (
+        (two_users, (F.relu(y), y + other), ()),
+        (late_input, y + torch.sort(y).values, ()),
+        (unrelated, (F.relu(y), F.relu(other + 1)), ("relu",)),
+        (long_sum, torch.cumsum(y.float(), 1).bfloat16(), ()),
+    ):
+        own.planned.clear()
+        torch._dynamo.reset()
+        found = torch.compile(function, fullgraph=True, dynamic=False)(a, sfa, other)
+        torch.testing.assert_close(found, expected)
+        (planned,) = own.planned
+        assert [op for op in ("relu", "add") if f"{op} %" in planned[0]] == list(inside), function
+
+
+def test_fp8_products_stay_with_inductor(own):
+    """A product that is not block-scaled is refused, and nothing is replaced."""
+    a, b = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(48, 32).to(torch.float8_e4m3fn)
+    one = torch.ones(())
+
+    def layer(a, b):
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
+
+    found = torch.compile(layer, fullgraph=True, dynamic=False)(a, b)
+    torch.testing.assert_close(found, (a.float() @ b.float().T).bfloat16())
+    assert not own.planned and "not block-scaled" in own.refused[0][1]
+
+
+def test_backend_by_name(torchao_model, monkeypatch):
+    """`backend="fourfold"`, found by its entry point, equals the emulation too."""
+    from importlib.metadata import entry_points
+
+    if not entry_points(group="torch_dynamo_backends", name="fourfold"):
+        pytest.skip("the package is not installed")
+    torch._dynamo.reset()
+    x = torch.randn(128, 64).bfloat16()
+    with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
+        found = torch.compile(torchao_model, backend="fourfold", options={"fourfold.target": TARGET})(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "_scaled_mm", emulated)
+            assert torch.equal(found, torchao_model(x))
+
+
+def test_export_and_aot_inductor(tmp_path):
+    """Ops survive `torch.export` and run from a package of AOTInductor."""
+    weight = Weight(136, 64, 7)
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("b", weight.data.view(torch.uint8))
+            self.register_buffer("sfb", torch.from_numpy(weight.scales))
+
+        def forward(self, x):
+            a, sfa, g = ff.quantize(x, "dynamic")
+            return ff.scaled_mm(a, sfa, self.b, self.sfb, alpha=g, activation="relu")
+
+    layer, x = Layer(), torch.randn(5, 64)
+    m = torch.export.Dim("m", min=2, max=512)
+    with torch.no_grad():
+        program = torch.export.export(layer, (x,), dynamic_shapes={"x": {0: m}})
+        torch.export.save(program, tmp_path / "layer.pt2")
+        loaded = torch.export.load(tmp_path / "layer.pt2").module()
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "aot.pt2"))
+        compiled = torch._inductor.aoti_load_package(package)
+        for rows in (3, 91):
+            x = torch.randn(rows, 64)
+            assert torch.equal(loaded(x), layer(x))
+            assert torch.equal(compiled(x), layer(x))

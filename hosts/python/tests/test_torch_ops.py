@@ -137,7 +137,8 @@ def test_quantized_products():
 PROGRAM = """fir 1
 func @f(%x: tensor<[M, 32], bf16>, %a: tensor<[M, 64], f4E2M1FN>, %s: tensor<[M, 4], f8E4M3FN, blocked>) {
   %y = relu %x : tensor<[M, 32], bf16> ; a comment, with -> and {
-  %c, %t = block_quantize %x {block = 32, scale_rounding = floor} : tensor<[M, 32], f4E2M1FN>, tensor<[M, 1], f8E8M0FNU, blocked>
+  %c, %t = block_quantize %x {block = 32, scale_rounding = floor} :
+    tensor<[M, 32], f4E2M1FN>, tensor<[M, 1], f8E8M0FNU, blocked>
   %l = swizzle_scales %s : tensor<[M, 4], f8E4M3FN, linear>
   return %y, %c, %t, %l
 }
@@ -211,7 +212,9 @@ def samples():
     return {
         "scaled_mm": (ops.scaled_mm, (a, sfa, b, sfb, alpha, bias), plain),
         "scaled_mm_grad": (ops.scaled_mm, (a, sfa, b, sfb, None, None), dict(activation="gelu", **plain)),
-        "scaled_mm_quantized": (ops.scaled_mm_quantized, (a, sfa, b, sfb, alpha, bias, g), dict(swizzled_out=True, **plain)),
+        "scaled_mm_quantized": (
+            ops.scaled_mm_quantized, (a, sfa, b, sfb, alpha, bias, g), dict(swizzled_out=True, **plain)
+        ),
         "quantize": (ops.quantize, (x, g), {}),
         "quantize_mx": (ops.quantize, (x,), dict(format="mxfp4", swizzled=True)),
         "quantize_dynamic": (ops.quantize_dynamic, (x,), {}),

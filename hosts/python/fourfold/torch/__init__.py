@@ -1,7 +1,7 @@
 """Ops and a compiler backend for PyTorch.
 
-The functions below call the ops `torch.ops.fourfold.*`. CPU tensors run on the fallback. CUDA tensors run on the GPU, on
-PyTorch's current stream, or fail: they never fall back.
+The functions below call the ops `torch.ops.fourfold.*`. CPU tensors run on the fallback. CUDA tensors run on the GPU,
+on PyTorch's current stream, or fail: they never fall back.
 
 FP4 tensors are `uint8` with two codes in a byte (the even index in the low nibble), or `float4_e2m1fn_x2`. Scales are
 `uint8`, `float8_e4m3fn` (NVFP4) or `float8_e8m0fnu` (MXFP4). Swizzled scales are the padded storage in any shape.
@@ -11,7 +11,7 @@ import torch
 
 from ._ops import ops
 
-__all__ = ["copy_transpose", "inductor_pass", "quantize", "reduce", "scaled_mm", "segment", "softmax"]
+__all__ = ["copy_transpose", "inductor_pass", "quantize", "quantize_", "reduce", "scaled_mm", "segment", "softmax"]
 
 
 def _format(format, scales):
@@ -106,3 +106,10 @@ def inductor_pass(**options):
     from .compile import InductorPass
 
     return InductorPass(**options)
+
+
+def quantize_(model, mode=None, filter=None):
+    """Replaces linear layers of a model by layers with NVFP4 weights, in place; see `fourfold.torch.linear`."""
+    from .linear import quantize_ as replace
+
+    return replace(model, mode, filter)
