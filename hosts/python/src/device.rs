@@ -25,7 +25,7 @@ const LIMIT: usize = 256;
 
 type CurrentStream = unsafe extern "C" fn(i32, *mut *mut c_void) -> i32;
 type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut i32) -> i32;
-type Synchronize = unsafe extern "C" fn(*mut c_void) -> i32;
+type Synchronize = unsafe extern "C" fn() -> i32;
 
 /// Functions of torch's CUDA library and of the driver, which are loaded if torch has a CUDA tensor.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ fn cuda() -> Result<&'static Cuda, Error> {
             Cuda {
                 current_stream: *torch.get(b"aoti_torch_get_current_cuda_stream\0").ok()?,
                 is_capturing: *driver.get(b"cuStreamIsCapturing\0").ok()?,
-                synchronize: *driver.get(b"cuStreamSynchronize\0").ok()?,
+                synchronize: *driver.get(b"cuCtxSynchronize\0").ok()?,
             }
         };
         // The functions must stay valid.
@@ -85,7 +85,6 @@ struct Key {
 #[derive(Debug)]
 struct Prepared {
     handle: *mut PreparedHandle,
-    stream: *mut c_void,
     ordinal: i32,
     was_captured: bool,
     used: u64,
@@ -111,10 +110,10 @@ impl Cache {
         };
         let oldest = &self.prepared[&key];
         let _guard = Guard::new(oldest.ordinal)?;
-        // SAFETY: the stream belongs to torch, whose streams live as long as the process. Its launches must end before
-        // their workspace is freed. If waiting fails, the program is kept.
+        // SAFETY: the guard made the device current. Its launches must end before their workspace is freed. If waiting
+        // fails, as while a graph is captured, the program is kept. The stream itself may be gone.
         unsafe {
-            if (cuda.synchronize)(oldest.stream) != 0 {
+            if (cuda.synchronize)() != 0 {
                 return Ok(());
             }
             (api().prepared_destroy)(oldest.handle);
@@ -132,6 +131,9 @@ pub fn launch(
     outputs: &[Tensor],
     ordinal: i32,
 ) -> Result<(), Error> {
+    if extents.outputs.iter().all(|dims| dims.contains(&0)) {
+        return Ok(());
+    }
     let cuda = cuda()?;
     let _guard = Guard::new(ordinal)?;
     let (mut stream, mut capturing) = (ptr::null_mut(), 0);
@@ -176,7 +178,7 @@ pub fn launch(
         };
         // SAFETY: the struct is live, and the addresses are those of live tensors of the checked sizes.
         unsafe { check(api(), (api().prepare)(&raw mut args))? };
-        let prepared = Prepared { handle: args.prepared, stream, ordinal, was_captured: false, used: 0 };
+        let prepared = Prepared { handle: args.prepared, ordinal, was_captured: false, used: 0 };
         cache.prepared.insert(key.clone(), prepared);
     }
     cache.clock += 1;

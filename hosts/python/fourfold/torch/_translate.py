@@ -47,10 +47,15 @@ class Unsupported(Exception):
 
 
 class Program:
-    """A program under construction."""
+    """A program under construction.
 
-    def __init__(self):
+    With `whole`, each distinct expression of an extent is one symbol, such as the rows of a batch of sequences. Otherwise
+    an extent is a product of symbols, as a reshape of such rows needs.
+    """
+
+    def __init__(self, whole=True):
         self.inputs = []  # FX nodes
+        self._whole = whole
         self._head, self._ops, self._symbols = [], [], {}
         self._values = {}  # FX node: name, extents, element
         self._count = 0
@@ -62,19 +67,19 @@ class Program:
         return f"fir 1\nfunc @segment(\n    {head}\n) {{\n{ops}  return {returned}\n}}\n"
 
     def extent(self, size):
-        """The text of an extent: a number, or a product of symbols."""
+        """The text of an extent: a number, or a product of a number and symbols."""
         expression = size.node.expr if isinstance(size, torch.SymInt) else size
         if isinstance(expression, int) or expression.is_Integer:
             return str(int(expression))
-        factors = []
-        for factor in expression.args if expression.is_Mul else [expression]:
-            if factor.is_Integer and factor > 0:
-                factors.append(str(int(factor)))
-            elif factor.is_Symbol:
-                # Graphs name symbols differently; equal programs share one compiled module.
-                factors.append(self._symbols.setdefault(factor, f"M{len(self._symbols)}"))
-            else:
+        number, rest = expression.as_coeff_Mul()
+        if not number.is_Integer or number < 1:
+            raise Unsupported(f"the extent {expression} is no multiple of a symbol")
+        factors = [str(int(number))] if number > 1 else []
+        for factor in rest.args if rest.is_Mul and not self._whole else [rest]:
+            if not self._whole and not factor.is_Symbol:
                 raise Unsupported(f"the extent {expression} is no product of symbols")
+            # Graphs name symbols differently; equal programs share one compiled module.
+            factors.append(self._symbols.setdefault(factor, f"M{len(self._symbols)}"))
         return "*".join(factors)
 
     def type(self, extents, element):

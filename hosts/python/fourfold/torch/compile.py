@@ -66,16 +66,16 @@ class InductorPass(CustomGraphPass):
     def _take(self, graph, root):
         best = None
         for region in regions(graph, root):
-            try:
-                program, text, outputs = write(region)
-                solved(program, text)
-                plan = self._plans().plan(text)
-            except (Unsupported, Error) as refused:
-                self.refused.append((str(root), str(refused)))
-                continue
-            if is_one_kernel(plan):
-                best = (region, program, text, plan, outputs)
-            else:
+            for whole in (True, False):
+                try:
+                    program, text, outputs = write(region, whole)
+                    plan = self._plans().plan(text)
+                except (Unsupported, Error) as refused:
+                    self.refused.append((str(root), str(refused)))
+                    continue
+                if is_one_kernel(plan):
+                    best = (region, program, text, plan, outputs)
+                    break
                 self.refused.append((str(root), plan.explain()))
         if best is not None:
             replace(graph, *best[:3], len(best[4]))
@@ -130,16 +130,18 @@ def closed(members):
     return all(user in inside for member in members[:-1] for user in member.users)
 
 
-def write(region):
+def write(region, whole):
     """The program of a region, its text, and the names of its outputs."""
-    program = Program()
+    program = Program(whole)
     for member in region:
         last = translate(program, member)
     outputs = (last,) if isinstance(last, str) else last
-    return program, program.text(outputs), outputs
+    text = program.text(outputs)
+    check_symbols(text)
+    return program, text, outputs
 
 
-def solved(program, text):
+def check_symbols(text):
     """Fails if the shapes of a call would not determine every symbol."""
     signature = Signature.parse(text)
     shapes = [None if ty.layout == "blocked" else [1] * len(ty.extents) for _, ty in signature.inputs]
