@@ -152,17 +152,13 @@ def check_symbols(text):
 
 
 def is_one_kernel(plan):
-    """True for one kernel, beside which only conversions of scales remain, on the device."""
+    """True for one kernel, beside which only views, constants and conversions of scales remain, on the device."""
     tiers = [segment.tier for segment in plan.segments]
-    moved = all(
-        decision.name.endswith("swizzle_scales") or decision.tier in ("kernel", "removed") or _is_constant(decision)
-        for decision in plan.decisions
+    beside = ("swizzle_scales", "reshape", "constant")
+    inside = all(
+        decision.tier in ("kernel", "removed") or decision.name.split()[-1] in beside for decision in plan.decisions
     )
-    return tiers.count("kernel") == 1 and "fallback" not in tiers and moved
-
-
-def _is_constant(decision):
-    return decision.name.endswith(" = constant")
+    return tiers.count("kernel") == 1 and "fallback" not in tiers and inside
 
 
 def replace(graph, region, program, text, output_count):
