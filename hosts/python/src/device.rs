@@ -12,12 +12,10 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
-use fourfold_capi::abi::{LaunchArgs, PrepareArgs};
-use fourfold_capi::prepared::PreparedHandle;
+use fourfold_capi::abi::{self, LaunchArgs, PrepareArgs};
 
 use crate::error::{Error, check};
 use crate::module::{Extents, Module, Operand, api};
-use crate::run::symbol_extents;
 use crate::shim::{Tensor, ok, open, shim};
 
 /// The number of prepared programs that are kept.
@@ -84,7 +82,7 @@ struct Key {
 
 #[derive(Debug)]
 struct Prepared {
-    handle: *mut PreparedHandle,
+    handle: *mut abi::Prepared,
     ordinal: i32,
     was_captured: bool,
     used: u64,
@@ -144,7 +142,7 @@ pub fn launch(
     }
     let inputs = addresses(operands.iter().map(|operand| &operand.tensor), &extents.inputs)?;
     let results = addresses(outputs.iter(), &extents.outputs)?;
-    let symbols = symbol_extents(compiled, extents);
+    let symbols = compiled.symbols(extents);
     let key = Key {
         module: compiled.id,
         stream: stream as usize,

@@ -2,8 +2,7 @@
 
 use std::fmt::Display;
 
-use fourfold_capi::abi::Api;
-use fourfold_capi::error::ErrorHandle;
+use fourfold_capi::abi::{self, Api};
 
 /// An error of an op.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +42,7 @@ impl Error {
 ///
 /// # Safety
 /// The error is null, or was returned by a function of `api` and is not used again.
-pub unsafe fn check(api: &Api, error: *mut ErrorHandle) -> Result<(), Error> {
+pub unsafe fn check(api: &Api, error: *mut abi::Error) -> Result<(), Error> {
     if error.is_null() {
         return Ok(());
     }

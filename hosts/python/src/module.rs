@@ -6,9 +6,9 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use fourfold::ir::bind::{concrete_dims, solve_symbols};
 use fourfold::ir::{self, ElementType, Program, ScaleLayout, SymbolValues, TensorType};
-use fourfold_capi::abi::{Api, BackendCreateArgs, CompileArgs, OptionEntry, Str, VERSION};
-use fourfold_capi::backend::BackendHandle;
-use fourfold_capi::module::ModuleHandle;
+use fourfold_capi::abi::{
+    self, Api, BackendCreateArgs, CompileArgs, OptionEntry, Str, SymbolExtent, VERSION,
+};
 
 use crate::error::{Error, check};
 use crate::shim::{Element, Place, Tensor};
@@ -25,7 +25,7 @@ pub struct Module {
     /// The program as its text states it. Its inputs and outputs are those of the handle.
     pub program: Program,
     /// The module of the C interface, which lives as long as the process.
-    pub handle: *mut ModuleHandle,
+    pub handle: *mut abi::Module,
     /// The place of its tensors.
     pub place: Place,
     /// Its number, unique in the process.
@@ -37,7 +37,7 @@ unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-struct Backend(*mut BackendHandle);
+struct Backend(*mut abi::Backend);
 
 // SAFETY: the C interface allows any thread to use a backend.
 unsafe impl Send for Backend {}
@@ -50,10 +50,6 @@ type Slot = Arc<OnceLock<Result<Arc<Module>, String>>>;
 static BACKENDS: LazyLock<Mutex<HashMap<Place, Arc<Backend>>>> = LazyLock::new(Default::default);
 static MODULES: LazyLock<Mutex<HashMap<(Place, String), Slot>>> = LazyLock::new(Default::default);
 
-fn borrow(text: &str) -> Str {
-    Str { ptr: text.as_ptr().cast(), len: text.len() }
-}
-
 fn backend(place: Place) -> Result<Arc<Backend>, Error> {
     let mut backends = BACKENDS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(backend) = backends.get(&place) {
@@ -63,7 +59,7 @@ fn backend(place: Place) -> Result<Arc<Backend>, Error> {
         Place::Host => "none".to_owned(),
         Place::Cuda(index) => index.to_string(),
     };
-    let options = [OptionEntry { key: borrow("device"), value: borrow(&device) }];
+    let options = [OptionEntry { key: Str::of("device"), value: Str::of(&device) }];
     let mut args = BackendCreateArgs {
         struct_size: size_of::<BackendCreateArgs>(),
         ext: ptr::null_mut(),
@@ -111,7 +107,7 @@ fn compile(text: &str, place: Place) -> Result<Module, Error> {
         struct_size: size_of::<CompileArgs>(),
         ext: ptr::null_mut(),
         backend: backend.0,
-        ir: borrow(text),
+        ir: Str::of(text),
         flags: 0,
         reserved: 0,
         module: ptr::null_mut(),
@@ -275,6 +271,15 @@ impl Module {
             *last = last.saturating_mul(packed);
         }
         Ok(Some(dims))
+    }
+
+    /// The program's symbols with their extents, in the form of the C interface.
+    pub fn symbols(&self, extents: &Extents) -> Vec<SymbolExtent> {
+        let one = |(symbol, name): (_, &String)| {
+            let extent = i64::try_from(extents.symbols.get(symbol)?).ok()?;
+            Some(SymbolExtent { name: Str::of(name), extent })
+        };
+        self.program.module().symbols.iter().filter_map(one).collect()
     }
 
     /// The symbols that dense inputs determine.

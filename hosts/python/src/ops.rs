@@ -2,8 +2,7 @@
 
 use crate::error::Error;
 use crate::module::Operand;
-use crate::programs::quantize as quantize_program;
-use crate::programs::{Format, Quantized, ScaledMm, Writer, quantize_dynamic as dynamic_program};
+use crate::programs::{self, Format, Quantized, ScaledMm};
 use crate::run::call;
 use crate::shim::{Element, Tensor, shim};
 use crate::stack::{Arguments, Results};
@@ -183,7 +182,7 @@ pub fn quantize(mut arguments: Arguments) -> Outcome {
         rounding: arguments.text()?,
     };
     let (leading, columns) = rows(&x)?;
-    let program = quantize_program(&leading, columns, float(&x, "x")?, &quantized)?;
+    let program = programs::quantize(&leading, columns, float(&x, "x")?, &quantized)?;
     let mut operands = vec![Operand::new(x)];
     if let Some(scale) = scale {
         operands.push(number(scale, "scale")?);
@@ -195,7 +194,7 @@ pub fn quantize(mut arguments: Arguments) -> Outcome {
 pub fn quantize_dynamic(mut arguments: Arguments) -> Outcome {
     let (x, swizzled) = (arguments.tensor()?, arguments.switch()?);
     let (leading, columns) = rows(&x)?;
-    let program = dynamic_program(&leading, columns, float(&x, "x")?, swizzled)?;
+    let program = programs::quantize_dynamic(&leading, columns, float(&x, "x")?, swizzled)?;
     Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
 }
 
@@ -217,44 +216,15 @@ fn axes(given: &[i64], rank: usize) -> Result<Vec<usize>, Error> {
     Ok(axes)
 }
 
-/// The extents as text. The first is the symbol M, unless it is among `fixed`.
-fn symbolic(extents: &[usize], fixed: &[usize]) -> Vec<String> {
-    let mut texts: Vec<String> = extents.iter().map(ToString::to_string).collect();
-    if let (Some(first), false) = (texts.first_mut(), fixed.contains(&0)) {
-        *first = "M".to_owned();
-    }
-    texts
-}
-
-fn bracketed(texts: &[String]) -> String {
-    format!("[{}]", texts.join(", "))
-}
-
 /// `reduce`: elements combined along axes.
 pub fn reduce(mut arguments: Arguments) -> Outcome {
     let (x, kind) = (arguments.tensor()?, arguments.text()?);
     let (given, keep_dims) = (arguments.ints()?, arguments.switch()?);
-    if !["sum", "mean", "max", "min", "amax"].contains(&kind.as_str()) {
-        let expected = "\"sum\", \"mean\", \"max\", \"min\" or \"amax\"";
-        return Err(Error::unknown("kind", format!("\"{kind}\""), expected));
-    }
     let extents = extents(&x, "x", 1..=8)?;
     let mut axes = axes(&given, extents.len())?;
     axes.sort_unstable();
-    let (element, texts) = (float(&x, "x")?, symbolic(&extents, &axes));
-    let result: Vec<String> = (texts.iter().enumerate())
-        .filter_map(|(axis, text)| match (axes.contains(&axis), keep_dims) {
-            (false, _) => Some(text.clone()),
-            (true, true) => Some("1".to_owned()),
-            (true, false) => None,
-        })
-        .collect();
-    let places: Vec<String> = axes.iter().map(ToString::to_string).collect();
-    let mut writer = Writer::default();
-    writer.input("x", &bracketed(&texts), element);
-    let op = format!("reduce %x {{axes = {}, keep_dims = {keep_dims}, kind = {kind}}}", bracketed(&places));
-    writer.op("y", &op, &bracketed(&result), element);
-    Ok(Results::Tensors(call(&writer.finish("reduce", "%y"), vec![Operand::new(x)])?))
+    let program = programs::reduce(&extents, float(&x, "x")?, &kind, &axes, keep_dims)?;
+    Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
 }
 
 /// `softmax`: normalized exponentials along an axis.
@@ -262,43 +232,17 @@ pub fn softmax(mut arguments: Arguments) -> Outcome {
     let (x, given) = (arguments.tensor()?, arguments.int()?);
     let extents = extents(&x, "x", 1..=8)?;
     let axes = axes(&[given], extents.len())?;
-    let (element, texts) = (float(&x, "x")?, symbolic(&extents, &axes));
-    let mut writer = Writer::default();
-    writer.input("x", &bracketed(&texts), element);
-    writer.op("y", &format!("softmax %x {{axis = {}}}", axes[0]), &bracketed(&texts), element);
-    Ok(Results::Tensors(call(&writer.finish("softmax", "%y"), vec![Operand::new(x)])?))
+    let program = programs::softmax(&extents, float(&x, "x")?, axes[0]);
+    Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
 }
 
-/// `softmax_backward`: y * (grad - sum(y * grad)), in f32.
+/// `softmax_backward`: the gradient of softmax.
 pub fn softmax_backward(mut arguments: Arguments) -> Outcome {
     let (grad, y, given) = (arguments.tensor()?, arguments.tensor()?, arguments.int()?);
     let extents = extents(&y, "y", 1..=8)?;
     let axes = axes(&[given], extents.len())?;
-    let (element, texts) = (float(&y, "y")?, symbolic(&extents, &axes));
-    let full = bracketed(&texts);
-    let mut reduced = texts.clone();
-    reduced[axes[0]] = "1".to_owned();
-    let mut writer = Writer::default();
-    writer.input("grad", &full, element);
-    writer.input("y", &full, element);
-    let (mut grad_name, mut y_name) = ("grad", "y");
-    if element != "f32" {
-        writer.op("grad.f32", "convert %grad", &full, "f32");
-        writer.op("y.f32", "convert %y", &full, "f32");
-        (grad_name, y_name) = ("grad.f32", "y.f32");
-    }
-    writer.op("weighted", &format!("mul %{grad_name}, %{y_name}"), &full, "f32");
-    let sum = format!("reduce %weighted {{axes = [{}], keep_dims = true, kind = sum}}", axes[0]);
-    writer.op("sum", &sum, &bracketed(&reduced), "f32");
-    writer.op("centered", &format!("sub %{grad_name}, %sum"), &full, "f32");
-    writer.op("dx", &format!("mul %centered, %{y_name}"), &full, "f32");
-    let mut last = "%dx";
-    if element != "f32" {
-        writer.op("rounded", "convert %dx", &full, element);
-        last = "%rounded";
-    }
-    let operands = vec![Operand::new(grad), Operand::new(y)];
-    Ok(Results::Tensors(call(&writer.finish("softmax_backward", last), operands)?))
+    let program = programs::softmax_backward(&extents, float(&y, "y")?, axes[0]);
+    Ok(Results::Tensors(call(&program, vec![Operand::new(grad), Operand::new(y)])?))
 }
 
 /// `copy_transpose`: the tensor with its axes permuted, in compact memory.
@@ -313,12 +257,6 @@ pub fn copy_transpose(mut arguments: Arguments) -> Outcome {
     let word = element.word().ok_or_else(|| {
         Error::argument(format!("x is {element:?}; expected float16, bfloat16, float32 or int32"))
     })?;
-    let texts = symbolic(&extents, &[]);
-    let result: Vec<String> = axes.iter().map(|axis| texts[*axis].clone()).collect();
-    let places: Vec<String> = axes.iter().map(ToString::to_string).collect();
-    let mut writer = Writer::default();
-    writer.input("x", &bracketed(&texts), word);
-    let op = format!("transpose %x {{permutation = {}}}", bracketed(&places));
-    writer.op("y", &op, &bracketed(&result), word);
-    Ok(Results::Tensors(call(&writer.finish("copy_transpose", "%y"), vec![Operand::new(x)])?))
+    let program = programs::copy_transpose(&extents, word, &axes);
+    Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
 }

@@ -30,7 +30,7 @@ impl Format {
 }
 
 /// The extents of a program's value: the leading ones, and the last.
-pub fn shape(leading: &[String], last: usize) -> String {
+fn shape(leading: &[String], last: usize) -> String {
     let mut text = String::from("[");
     for extent in leading {
         text.push_str(extent);
@@ -41,35 +41,35 @@ pub fn shape(leading: &[String], last: usize) -> String {
 }
 
 /// The layout of scales.
-pub fn layout(swizzled: bool) -> &'static str {
+fn layout(swizzled: bool) -> &'static str {
     if swizzled { "blocked" } else { "linear" }
 }
 
 /// A program under construction.
 #[derive(Debug, Default)]
-pub struct Writer {
+struct Writer {
     inputs: Vec<String>,
     ops: String,
 }
 
 impl Writer {
     /// Adds an input.
-    pub fn input(&mut self, name: &str, shape: &str, element: &str) {
+    fn input(&mut self, name: &str, shape: &str, element: &str) {
         self.inputs.push(format!("%{name}: tensor<{shape}, {element}>"));
     }
 
     /// Adds an op with one result.
-    pub fn op(&mut self, name: &str, op: &str, shape: &str, element: &str) {
+    fn op(&mut self, name: &str, op: &str, shape: &str, element: &str) {
         let _ = writeln!(self.ops, "  %{name} = {op} : tensor<{shape}, {element}>");
     }
 
     /// Adds an op with any number of results.
-    pub fn line(&mut self, line: &str) {
+    fn line(&mut self, line: &str) {
         let _ = writeln!(self.ops, "  {line}");
     }
 
     /// The text of the program.
-    pub fn finish(self, name: &str, outputs: &str) -> String {
+    fn finish(self, name: &str, outputs: &str) -> String {
         format!("fir 1\nfunc @{name}({}) {{\n{}  return {outputs}\n}}\n", self.inputs.join(", "), self.ops)
     }
 }
@@ -266,3 +266,106 @@ pub fn quantize_dynamic(
     let outputs = quantized.write(&mut writer, "x", leading, columns)?;
     Ok(writer.finish("quantize_dynamic", &format!("{outputs}, %g")))
 }
+
+/// The extents as text. The first is the symbol M, unless its axis is among `fixed`.
+fn symbolic(extents: &[usize], fixed: &[usize]) -> Vec<String> {
+    let mut texts: Vec<String> = extents.iter().map(ToString::to_string).collect();
+    if let (Some(first), false) = (texts.first_mut(), fixed.contains(&0)) {
+        *first = "M".to_owned();
+    }
+    texts
+}
+
+fn bracketed<T: ToString>(items: &[T]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    format!("[{}]", items.join(", "))
+}
+
+/// Combines elements along these axes, which are sorted.
+pub fn reduce(
+    extents: &[usize],
+    element: &str,
+    kind: &str,
+    axes: &[usize],
+    keep_dims: bool,
+) -> Result<String, Error> {
+    if !["sum", "mean", "max", "min", "amax"].contains(&kind) {
+        let expected = "\"sum\", \"mean\", \"max\", \"min\" or \"amax\"";
+        return Err(Error::unknown("kind", format!("\"{kind}\""), expected));
+    }
+    let texts = symbolic(extents, axes);
+    let result: Vec<String> = (texts.iter().enumerate())
+        .filter_map(|(axis, text)| match (axes.contains(&axis), keep_dims) {
+            (false, _) => Some(text.clone()),
+            (true, true) => Some("1".to_owned()),
+            (true, false) => None,
+        })
+        .collect();
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), element);
+    let op = format!("reduce %x {{axes = {}, keep_dims = {keep_dims}, kind = {kind}}}", bracketed(axes));
+    writer.op("y", &op, &bracketed(&result), element);
+    Ok(writer.finish("reduce", "%y"))
+}
+
+/// Softmax along an axis. Kernels take the last one only, so others are exchanged with it.
+pub fn softmax(extents: &[usize], element: &str, axis: usize) -> String {
+    let (texts, last) = (symbolic(extents, &[axis]), extents.len() - 1);
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), element);
+    if axis == last {
+        writer.op("y", &format!("softmax %x {{axis = {last}}}"), &bracketed(&texts), element);
+        return writer.finish("softmax", "%y");
+    }
+    let (mut places, mut exchanged): (Vec<usize>, _) = ((0..extents.len()).collect(), texts.clone());
+    places.swap(axis, last);
+    exchanged.swap(axis, last);
+    let permutation = bracketed(&places);
+    let transposed = bracketed(&exchanged);
+    writer.op("t", &format!("transpose %x {{permutation = {permutation}}}"), &transposed, element);
+    writer.op("s", &format!("softmax %t {{axis = {last}}}"), &transposed, element);
+    writer.op("y", &format!("transpose %s {{permutation = {permutation}}}"), &bracketed(&texts), element);
+    writer.finish("softmax", "%y")
+}
+
+/// The gradient of softmax: y * (grad - sum(y * grad)), in f32.
+pub fn softmax_backward(extents: &[usize], element: &str, axis: usize) -> String {
+    let texts = symbolic(extents, &[axis]);
+    let full = bracketed(&texts);
+    let mut reduced = texts.clone();
+    reduced[axis] = "1".to_owned();
+    let mut writer = Writer::default();
+    writer.input("grad", &full, element);
+    writer.input("y", &full, element);
+    let (mut grad, mut y) = ("grad", "y");
+    if element != "f32" {
+        writer.op("grad.f32", "convert %grad", &full, "f32");
+        writer.op("y.f32", "convert %y", &full, "f32");
+        (grad, y) = ("grad.f32", "y.f32");
+    }
+    writer.op("weighted", &format!("mul %{grad}, %{y}"), &full, "f32");
+    let sum = format!("reduce %weighted {{axes = [{axis}], keep_dims = true, kind = sum}}");
+    writer.op("sum", &sum, &bracketed(&reduced), "f32");
+    writer.op("centered", &format!("sub %{grad}, %sum"), &full, "f32");
+    writer.op("dx", &format!("mul %centered, %{y}"), &full, "f32");
+    let mut last = "%dx";
+    if element != "f32" {
+        writer.op("rounded", "convert %dx", &full, element);
+        last = "%rounded";
+    }
+    writer.finish("softmax_backward", last)
+}
+
+/// Permutes axes.
+pub fn copy_transpose(extents: &[usize], element: &str, permutation: &[usize]) -> String {
+    let texts = symbolic(extents, &[]);
+    let result: Vec<&String> = permutation.iter().map(|axis| &texts[*axis]).collect();
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), element);
+    let op = format!("transpose %x {{permutation = {}}}", bracketed(permutation));
+    writer.op("y", &op, &bracketed(&result), element);
+    writer.finish("copy_transpose", "%y")
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use fourfold::ir::Value;
-use fourfold_capi::abi::{DEVICE_CPU, DataType, ExecuteArgs, SymbolExtent, TensorDevice, TensorView};
+use fourfold_capi::abi::{DEVICE_CPU, DataType, ExecuteArgs, TensorDevice, TensorView};
 
 use crate::device;
 use crate::error::{Error, check};
@@ -38,17 +38,6 @@ fn allocate(compiled: &Module, extents: &Extents) -> Result<Vec<Tensor>, Error> 
             Tensor::empty(&storage_dims(ty, dims), storage(ty.element), compiled.place)
         })
         .collect()
-}
-
-/// The symbols of a program with their extents, in the form of the C interface.
-pub fn symbol_extents(compiled: &Module, extents: &Extents) -> Vec<SymbolExtent> {
-    let module = compiled.program.module();
-    let one = |(symbol, name): (_, &String)| {
-        let extent = i64::try_from(extents.symbols.get(symbol)?).ok()?;
-        let name = fourfold_capi::memory::text(name);
-        Some(SymbolExtent { name, extent })
-    };
-    module.symbols.iter().filter_map(one).collect()
 }
 
 /// A tensor in the form of the C interface. FP4 has one element for each code.
@@ -89,7 +78,7 @@ fn on_host(
     let results = (module.outputs.iter().zip(outputs).zip(&mut output_shapes))
         .map(|((value, tensor), shape)| view(compiled, *value, tensor, shape))
         .collect::<Result<Vec<TensorView>, Error>>()?;
-    let symbols = symbol_extents(compiled, extents);
+    let symbols = compiled.symbols(extents);
     let args = ExecuteArgs {
         struct_size: size_of::<ExecuteArgs>(),
         ext: ptr::null_mut(),

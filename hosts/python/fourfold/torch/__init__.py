@@ -31,6 +31,7 @@ def scaled_mm(
     """Multiplies block-scaled matrices: activation(alpha * (a * sfa) @ (b * sfb).T + bias).
 
     Shapes: a [.., M, K/2] and b [N, K/2] or [L, N, K/2], in bytes; scales [.., rows, K/16] (NVFP4) or K/32 (MXFP4).
+    On a GPU, swizzled scales of a batch of A need a batch of B too.
     The sum, alpha, bias and activation are in f32; the result is rounded once to `out_dtype`.
 
     `format`: "nvfp4" or "mxfp4" [default: by the dtype of `sfa`, NVFP4 for uint8].
@@ -39,6 +40,16 @@ def scaled_mm(
     `out_format`: quantizes the result, and returns codes and scales; `out_scale` is its per-tensor scale.
     """
     swizzled_a, swizzled_b = _pair(swizzled)
+    if a.dim() == 3 and b.dim() == 2 and not swizzled_a and not out_swizzled:
+        # One product of all rows. Swizzled scales are padded for each matrix, so they do not join.
+        results = scaled_mm(
+            a.flatten(0, 1), sfa.flatten(0, 1), b, sfb, alpha=alpha, bias=bias, activation=activation,
+            out_dtype=out_dtype, format=format, swizzled=(False, swizzled_b), out_format=out_format,
+            out_scale=out_scale,
+        )
+        if out_format is None:
+            return results.unflatten(0, a.shape[:2])
+        return tuple(result.unflatten(0, a.shape[:2]) for result in results)
     options = dict(
         format=_format(format, sfa), swizzled_a=swizzled_a, swizzled_b=swizzled_b, activation=activation,
         out_dtype=out_dtype,
