@@ -73,6 +73,19 @@ def _dist_info():
     return {"METADATA": _metadata(), "WHEEL": wheel, "entry_points.txt": groups}
 
 
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """Without this, pip would build the wheel to read its metadata."""
+    name = f"{NAME}.dist-info"
+    folder = pathlib.Path(metadata_directory) / name
+    folder.mkdir()
+    for file, text in _dist_info().items():
+        (folder / file).write_text(text)
+    return name
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     name = f"{NAME}-{_tag()}.whl"
     files = {}

@@ -80,9 +80,10 @@ kernels! {
     scaled_mm: "scaled_mm(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor? alpha=None, Tensor? bias=None, *, \
         str format=\"nvfp4\", bool swizzled_a=False, bool swizzled_b=False, str activation=\"none\", \
         ScalarType out_dtype) -> Tensor";
-    scaled_mm_quantized: "scaled_mm_quantized(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor? alpha=None, Tensor? bias=None, \
-        Tensor? scale=None, *, str format=\"nvfp4\", bool swizzled_a=False, bool swizzled_b=False, \
-        str activation=\"none\", ScalarType out_dtype, str out_format=\"nvfp4\", bool swizzled_out=False) -> (Tensor, Tensor)";
+    scaled_mm_quantized: "scaled_mm_quantized(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor? alpha=None, \
+        Tensor? bias=None, Tensor? scale=None, *, str format=\"nvfp4\", bool swizzled_a=False, bool swizzled_b=False, \
+        str activation=\"none\", ScalarType out_dtype, str out_format=\"nvfp4\", \
+        bool swizzled_out=False) -> (Tensor, Tensor)";
     quantize: "quantize(Tensor x, Tensor? scale=None, *, \
         str format=\"nvfp4\", bool swizzled=False, str rounding=\"floor\") -> (Tensor, Tensor)";
     quantize_dynamic: "quantize_dynamic(Tensor x, *, bool swizzled=False) -> (Tensor, Tensor, Tensor)";

@@ -22,13 +22,17 @@ static void *stream;
 
 DTYPE(uint8, 0) DTYPE(int32, 3) DTYPE(float16, 5) DTYPE(float32, 6) DTYPE(bool, 11) DTYPE(bfloat16, 15)
 DTYPE(float8_e5m2, 23) DTYPE(float8_e4m3fn, 24) DTYPE(float8_e8m0fnu, 44) DTYPE(float4_e2m1fn_x2, 45)
-static const int64_t widths[64] = {[0] = 1, [3] = 4, [5] = 2, [6] = 4, [11] = 1, [15] = 2, [23] = 1, [24] = 1, [44] = 1, [45] = 1};
+static const int64_t widths[64] = {[0] = 1,  [3] = 4,  [5] = 2,  [6] = 4,  [11] = 1,
+                                   [15] = 2, [23] = 1, [24] = 1, [44] = 1, [45] = 1};
 
 EXPORT int32_t aoti_torch_device_type_cpu(void) { return 0; }
 EXPORT int32_t aoti_torch_device_type_cuda(void) { return 1; }
 EXPORT int32_t aoti_torch_memory_format_contiguous_format(void) { return 0; }
 
-EXPORT int32_t aoti_torch_library_init_def(const char *n, const char *f, uint32_t l, void **out) { *out = "def"; return 0; }
+EXPORT int32_t aoti_torch_library_init_def(const char *n, const char *f, uint32_t l, void **out) {
+  *out = "def";
+  return 0;
+}
 EXPORT int32_t aoti_torch_library_init_impl(const char *n, const char *k, const char *f, uint32_t l, void **out) {
   *out = (void *)k;
   return 0;
@@ -87,7 +91,11 @@ EXPORT int32_t aoti_torch_create_device_guard(int32_t index, void **out) { guard
 EXPORT int32_t aoti_torch_delete_device_guard(void *guard) { guards--; return 0; }
 EXPORT int32_t aoti_torch_get_current_cuda_stream(int32_t index, void **out) { *out = stream; return 0; }
 
-EXPORT int32_t torch_new_list_reserve_size(size_t size, list **out) { lists++; *out = calloc(1, sizeof **out); return 0; }
+EXPORT int32_t torch_new_list_reserve_size(size_t size, list **out) {
+  lists++;
+  *out = calloc(1, sizeof **out);
+  return 0;
+}
 EXPORT int32_t torch_list_size(list *l, size_t *out) { *out = l->size; return 0; }
 EXPORT int32_t torch_list_get_item(list *l, size_t place, uint64_t *out) { *out = l->items[place]; return 0; }
 EXPORT int32_t torch_list_push_back(list *l, uint64_t item) { l->items[l->size++] = item; return 0; }

@@ -20,7 +20,8 @@ def test_launches(tmp_path):
         (TESTS / "stand_in_torch.c", "libtorch_cpu.so"),
     ):
         name = f"-Wl,-soname,{library}"
-        subprocess.run(["cc", "-O1", "-shared", "-fPIC", name, "-o", tmp_path / library, source, "-lm", "-ldl"], check=True)
+        flags = ["-O1", "-shared", "-fPIC", name, "-lm", "-ldl"]
+        subprocess.run(["cc", source, *flags, "-o", tmp_path / library], check=True)
     (tmp_path / "libcuda.so.1").symlink_to("libcuda.so")
     (tmp_path / "libtorch_cuda.so").symlink_to("libtorch_cpu.so")
     ours = {"LD_LIBRARY_PATH": str(tmp_path), "FOURFOLD_CACHE": str(tmp_path / "cache")}

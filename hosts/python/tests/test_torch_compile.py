@@ -250,6 +250,63 @@ def test_own_ops_with_quantized_result(own):
     assert "block_quantize" in own.planned[0][0], "the quantization of the result is part of the kernel"
 
 
+@pytest.mark.skipif(IS_2_11, reason="its tracer does not know F.scaled_mm")
+def test_recipes(own):
+    """Two-level scales of NVFP4, and MXFP4."""
+    weight = Weight(72, 96, 8)
+    codes, scales, a, sfa = activation(5, 96, 8)
+    ga, gb = torch.tensor(0.375), torch.tensor(0.73)
+    two = [BLOCKS, ScalingType.TensorWise]
+
+    def two_levels(a, sfa, ga, gb):
+        y = F.scaled_mm(
+            a, weight.data.t(), [sfa.flatten(), ga], two, [weight.sf, gb], two,
+            swizzle_a=[SWIZZLE, SwizzleType.NO_SWIZZLE], swizzle_b=[SWIZZLE, SwizzleType.NO_SWIZZLE],
+            output_dtype=torch.bfloat16,
+        )
+        return F.relu(y)
+
+    alpha = (ga * gb).item()
+    expected = reference.product(codes, scales, weight.codes, weight.scales, alpha=alpha)
+    found = torch.compile(two_levels, fullgraph=True, dynamic=False)(a, sfa, ga, gb)
+    assert torch.equal(found, F.relu(torch.from_numpy(expected).bfloat16()))
+    assert len(own.planned) == 1 and "alpha = " in own.planned[0][0] and "relu" in own.planned[0][0]
+
+    rng = np.random.default_rng(3)
+    left, sfl = reference.random_operand(rng, 5, 96, 32)
+    right, sfr = reference.random_operand(rng, 72, 96, 32)
+    typed = [torch.from_numpy(data).view(torch.float4_e2m1fn_x2) for data in (left, right)]
+    mx = [torch.from_numpy(reference.swizzle(sf)).view(torch.float8_e8m0fnu).flatten() for sf in (sfl, sfr)]
+
+    def mxfp4(a, b, sfa, sfb):
+        recipe = ScalingType.BlockWise1x32
+        y = F.scaled_mm(
+            a, b.t(), sfa, recipe, sfb, recipe, swizzle_a=SWIZZLE, swizzle_b=SWIZZLE, output_dtype=torch.bfloat16
+        )
+        return -y
+
+    torch._dynamo.reset()
+    found = torch.compile(mxfp4, fullgraph=True, dynamic=False)(*typed, *mx)
+    expected = torch.from_numpy(reference.product(left, sfl, right, sfr, 32)).bfloat16()
+    assert torch.equal(found, -expected)
+    assert len(own.planned) == 2 and "block = 32" in own.planned[1][0] and "neg " in own.planned[1][0]
+
+
+def test_bias_of_scaled_mm(own):
+    """`torch._scaled_mm` adds its bias before it rounds."""
+    weight = Weight(72, 96, 9)
+    codes, scales, a, sfa = activation(3, 96, 9)
+
+    def layer(a, sfa):
+        return torch._scaled_mm(a, weight.data.t(), sfa.flatten(), weight.sf, weight.bias, out_dtype=torch.bfloat16)
+
+    found = torch.compile(layer, fullgraph=True, dynamic=False)(a, sfa)
+    product = torch.from_numpy(reference.product(codes, scales, weight.codes, weight.scales))
+    assert torch.equal(found, (product + weight.bias.float()).bfloat16())
+    assert not torch.equal(found, product.bfloat16() + weight.bias), "another rounding"
+    assert len(own.planned) == 1
+
+
 def test_near_misses(own):
     weight = Weight(136, 64, 6)
 

@@ -49,8 +49,8 @@ class Unsupported(Exception):
 class Program:
     """A program under construction.
 
-    With `whole`, each distinct expression of an extent is one symbol, such as the rows of a batch of sequences. Otherwise
-    an extent is a product of symbols, as a reshape of such rows needs.
+    With `whole`, each distinct expression of an extent is one symbol, such as the rows of a batch of sequences.
+    Otherwise an extent is a product of symbols, as a reshape of such rows needs.
     """
 
     def __init__(self, whole=True):
