@@ -4,15 +4,16 @@
 //! while the stream is captured. A launch takes the addresses of its call and waits for nothing.
 //!
 //! Launches of one prepared program share a workspace, so they must run one after the other: the stream is part of the
-//! key. A prepared program that took part in a capture is kept forever, because the graph launches its kernels with its
-//! workspace. Others are freed, oldest first, when more than [`LIMIT`] are kept.
+//! key. A capture takes the program that the warm-up prepared, if need be from another stream, which must have ended its
+//! work. That program is kept forever, because the graph launches its kernels with its workspace. Others are freed,
+//! oldest first, when more than [`LIMIT`] are kept.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
-use fourfold_capi::abi::{self, LaunchArgs, PrepareArgs};
+use fourfold_capi::abi::{self, LaunchArgs, PrepareArgs, SymbolExtent};
 
 use crate::error::{Error, check};
 use crate::module::{Extents, Module, Operand, api};
@@ -100,6 +101,20 @@ struct Cache {
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Default::default);
 
 impl Cache {
+    /// Gives a stream that is captured the program that another stream prepared for the same extents. PyTorch warms up
+    /// on one stream, waits, and captures on another. Returns false if there is none.
+    fn take_over(&mut self, key: &Key) -> bool {
+        let is_same = |other: &Key| other.module == key.module && other.symbols == key.symbols;
+        let mut unused = self.prepared.iter().filter(|(_, prepared)| !prepared.was_captured);
+        let Some(other) = unused.find(|(other, _)| is_same(other)).map(|(other, _)| other.clone()) else {
+            return false;
+        };
+        if let Some(prepared) = self.prepared.remove(&other) {
+            self.prepared.insert(key.clone(), prepared);
+        }
+        true
+    }
+
     /// Frees the least recently used program that no graph may launch.
     fn evict(&mut self, cuda: &Cuda) -> Result<(), Error> {
         let unused = self.prepared.iter().filter(|(_, prepared)| !prepared.was_captured);
@@ -119,6 +134,38 @@ impl Cache {
         self.prepared.remove(&key);
         Ok(())
     }
+}
+
+/// Prepares a program for some extents.
+///
+/// # Safety
+/// The addresses are those of live tensors with these extents, and the stream is one of the current device.
+unsafe fn prepare(
+    compiled: &Module,
+    symbols: &[SymbolExtent],
+    inputs: &[*mut c_void],
+    results: &[*mut c_void],
+    stream: *mut c_void,
+) -> Result<*mut abi::Prepared, Error> {
+    let mut args = PrepareArgs {
+        struct_size: size_of::<PrepareArgs>(),
+        ext: ptr::null_mut(),
+        module: compiled.handle,
+        session: ptr::null_mut(),
+        symbols: symbols.as_ptr(),
+        symbol_count: symbols.len(),
+        inputs: inputs.as_ptr(),
+        outputs: results.as_ptr(),
+        input_count: inputs.len(),
+        output_count: results.len(),
+        workspace: ptr::null_mut(),
+        workspace_size: 0,
+        stream,
+        prepared: ptr::null_mut(),
+    };
+    // SAFETY: the struct is live, and the caller vouches for the rest.
+    unsafe { check(api(), (api().prepare)(&raw mut args))? };
+    Ok(args.prepared)
 }
 
 /// Launches a program on torch's current stream.
@@ -149,34 +196,19 @@ pub fn launch(
         symbols: symbols.iter().map(|symbol| symbol.extent).collect(),
     };
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !cache.prepared.contains_key(&key) {
+    let is_prepared = cache.prepared.contains_key(&key) || (capturing != 0 && cache.take_over(&key));
+    if !is_prepared {
         if capturing != 0 {
             return Err(Error::argument(
-                "this program was not run with these shapes on this stream before its capture; run it once first",
+                "this program was not run with these shapes before its capture; run it once on any stream, and wait",
             ));
         }
         if cache.prepared.len() >= LIMIT {
             cache.evict(cuda)?;
         }
-        let mut args = PrepareArgs {
-            struct_size: size_of::<PrepareArgs>(),
-            ext: ptr::null_mut(),
-            module: compiled.handle,
-            session: ptr::null_mut(),
-            symbols: symbols.as_ptr(),
-            symbol_count: symbols.len(),
-            inputs: inputs.as_ptr(),
-            outputs: results.as_ptr(),
-            input_count: inputs.len(),
-            output_count: results.len(),
-            workspace: ptr::null_mut(),
-            workspace_size: 0,
-            stream,
-            prepared: ptr::null_mut(),
-        };
-        // SAFETY: the struct is live, and the addresses are those of live tensors of the checked sizes.
-        unsafe { check(api(), (api().prepare)(&raw mut args))? };
-        let prepared = Prepared { handle: args.prepared, ordinal, was_captured: false, used: 0 };
+        // SAFETY: the addresses are those of live tensors of the checked sizes, and the stream is torch's.
+        let handle = unsafe { prepare(compiled, &symbols, &inputs, &results, stream)? };
+        let prepared = Prepared { handle, ordinal, was_captured: false, used: 0 };
         cache.prepared.insert(key.clone(), prepared);
     }
     cache.clock += 1;

@@ -186,7 +186,7 @@ def op_launches(rng):
     register = _abi.library.fourfold_torch_register
     register.restype = c.c_char_p
     assert register() is None
-    first, second = new_stream(), new_stream()
+    first, second, third = new_stream(), new_stream(), new_stream()
     w0, w1 = values(rng, 48, 32), values(rng, 40, 48)
     for stream in (first, second):
         torch.stand_in_stream(stream)
@@ -210,12 +210,37 @@ def op_launches(rng):
     ok(driver.cuStreamBeginCapture_v2(second, 2))
     (captured,) = segment(CHAIN, kept)
     refused = chain(values(rng, 38, 32), w0, w1)
-    assert "was not run with these shapes" in refused, refused
+    assert "was not run with these shapes before" in refused, refused
     graph, executable = c.c_void_p(), c.c_void_p()
     ok(driver.cuStreamEndCapture(second, c.byref(graph)))
     ok(driver.cuGraphInstantiateWithFlags(c.byref(executable), graph, c.c_ulonglong(0)))
     graph_result = expected(x, w0, w1)
     replay(executable, second, captured, graph_result)
+    # A capture takes the program that another stream has prepared; that stream then prepares another one.
+    torch.stand_in_stream(first)
+    (y,) = chain(x, w0, w1)
+    wait(first)
+    free(y)
+    torch.stand_in_stream(third)
+    others = [tensor(array, ml.bfloat16, BF16) for array in (x, w0, w1)]
+    for made in others:
+        torch.stand_in_keep(c.c_void_p(made))
+    memories = count("memories")
+    ok(driver.cuStreamBeginCapture_v2(third, 2))
+    (y,) = segment(CHAIN, others)
+    other_graph, other = c.c_void_p(), c.c_void_p()
+    ok(driver.cuStreamEndCapture(third, c.byref(other_graph)))
+    ok(driver.cuGraphInstantiateWithFlags(c.byref(other), other_graph, c.c_ulonglong(0)))
+    replay(other, third, y, graph_result)
+    assert count("memories") == memories + 1, "only the output is new"
+    for made in [*others, y]:
+        free(made)
+    torch.stand_in_stream(first)
+    (y,) = chain(x, w0, w1)
+    wait(first)
+    np.testing.assert_array_equal(floats(data_of(y), 37, 40), graph_result)
+    free(y)
+    torch.stand_in_stream(second)
     # No rows: nothing is launched.
     (y,) = chain(values(rng, 0, 32), w0, w1)
     free(y)

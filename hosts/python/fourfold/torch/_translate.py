@@ -112,8 +112,8 @@ class Program:
     def value(self, node):
         """The name, extents and element type of a dense value, which becomes an input if it is not computed here."""
         if node not in self._values:
-            value = node.meta.get("val")
-            if not isinstance(value, torch.Tensor) or value.dtype not in FLOATS:
+            value = tensor(node)
+            if value.dtype not in FLOATS:
                 raise Unsupported(f"{node} is no float tensor")
             extents, element = [self.extent(size) for size in value.shape], FLOATS[value.dtype]
             self.define(node, self.input(node, extents, element), extents, element)
@@ -127,10 +127,18 @@ class Program:
         return self.op(f"constant {{value = {number!r}}}", ["1"], "f32")
 
 
+def tensor(node):
+    """The fake tensor of a node's result."""
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        raise Unsupported(f"{node} is no tensor")
+    return value
+
+
 def result(node):
     """The shape and element type of a node's result."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dtype not in FLOATS:
+    value = tensor(node)
+    if value.dtype not in FLOATS:
         raise Unsupported(f"{node} is no float tensor")
     return list(value.shape), FLOATS[value.dtype]
 
@@ -194,7 +202,7 @@ def _binary(program, node, extents, element):
 
 def _codes(program, node, rows, columns, block):
     """An input of codes, K-major."""
-    dtype = node.meta["val"].dtype
+    dtype = tensor(node).dtype
     if dtype in (torch.float4_e2m1fn_x2, torch.uint8):
         return program.input(node, [rows, columns], "f4E2M1FN")
     if dtype == torch.float8_e4m3fn and block == 32:
@@ -204,7 +212,7 @@ def _codes(program, node, rows, columns, block):
 
 def _scales(program, node, rows, columns, block, swizzled):
     element = "f8E4M3FN" if block == 16 else "f8E8M0FNU"
-    if node.meta["val"].dtype not in (torch.uint8, torch.float8_e4m3fn if block == 16 else torch.float8_e8m0fnu):
+    if tensor(node).dtype not in (torch.uint8, torch.float8_e4m3fn if block == 16 else torch.float8_e8m0fnu):
         raise Unsupported(f"scales are {node.meta['val'].dtype}")
     extents = [rows, str(columns // block)]
     name = program.input(node, extents, f"{element}, {'blocked' if swizzled else 'linear'}")
@@ -213,7 +221,7 @@ def _scales(program, node, rows, columns, block, swizzled):
 
 def _number(program, node):
     """A value of one element, as an input of the extents [1]."""
-    value = node.meta["val"]
+    value = tensor(node)
     if value.dtype != torch.float32 or value.numel() != 1:
         raise Unsupported(f"{node} is no f32 number")
     if value.dim() != 1:
@@ -229,7 +237,7 @@ def _inserted(node, target, args):
             return user
     with graph.inserting_after(max((a for a in args if isinstance(a, torch.fx.Node)), key=_position(graph))):
         made = graph.call_function(target, args)
-    values = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in args]
+    values = [tensor(arg) if isinstance(arg, torch.fx.Node) else arg for arg in args]
     made.meta["val"] = target(*values)
     return made
 
@@ -241,10 +249,10 @@ def _position(graph):
 
 def _product(program, a, b, scales, block, swizzled, alpha, bias, activation, element, node):
     """A product and its first roundings. `b` is [N, K] in memory."""
-    rows, columns = a.meta["val"].shape, b.meta["val"].shape
+    rows, columns = tensor(a).shape, tensor(b).shape
     if len(rows) != 2 or len(columns) != 2:
         raise Unsupported("the product is batched")
-    packed = 1 if a.meta["val"].dtype == torch.float8_e4m3fn else 2
+    packed = 1 if tensor(a).dtype == torch.float8_e4m3fn else 2
     n, k = program.extent(columns[0]), program.extent(columns[1])
     if not (n.isdigit() and k.isdigit()):
         raise Unsupported("N or K is symbolic")
@@ -268,7 +276,7 @@ def _product(program, a, b, scales, block, swizzled, alpha, bias, activation, el
 
 def _transposed(node):
     """The matrix whose transpose a node is, K-major in memory."""
-    value = node.meta["val"]
+    value = tensor(node)
     if value.dim() != 2:
         raise Unsupported("the product is batched")
     if value.stride(0) != 1:
@@ -280,9 +288,9 @@ def _transposed(node):
 
 def _block(scale):
     blocks = {torch.float8_e4m3fn: 16, torch.float8_e8m0fnu: 32}
-    if scale.meta["val"].dtype not in blocks:
+    if tensor(scale).dtype not in blocks:
         raise Unsupported("the product is not block-scaled")
-    return blocks[scale.meta["val"].dtype]
+    return blocks[tensor(scale).dtype]
 
 
 def _arguments(node):
