@@ -14,7 +14,7 @@ import fourfold.torch as ff
 import reference
 
 TARGET = "sm_120a"
-# The tracer of 2.11 does not know `F.scaled_mm`, and its AOTInductor returns None for results of two ops in a row.
+# The tracer of 2.11 does not know `F.scaled_mm`, and its AOTInductor passes another number than that of a dtype.
 IS_2_11 = torch.__version__.startswith("2.11.")
 BLOCKS, SWIZZLE = ScalingType.BlockWise1x16, SwizzleType.SWIZZLE_32_4_4
 
