@@ -1,0 +1,126 @@
+"""Ops and a compiler backend for PyTorch.
+
+The functions below call the ops `torch.ops.fourfold.*`. CPU tensors run on the fallback. CUDA tensors run on the GPU,
+on PyTorch's current stream, or fail: they never fall back.
+
+FP4 tensors are `uint8` with two codes in a byte (the even index in the low nibble), or `float4_e2m1fn_x2`. Scales are
+`uint8`, `float8_e4m3fn` (NVFP4) or `float8_e8m0fnu` (MXFP4). Swizzled scales are the padded storage in any shape.
+"""
+
+import torch
+
+from ._ops import ops
+
+__all__ = ["copy_transpose", "inductor_pass", "quantize", "quantize_", "reduce", "scaled_mm", "segment", "softmax"]
+
+
+def _format(format, scales):
+    if format is not None:
+        return format
+    return "mxfp4" if scales.dtype == torch.float8_e8m0fnu else "nvfp4"
+
+
+def _pair(swizzled):
+    return swizzled if isinstance(swizzled, tuple) else (swizzled, swizzled)
+
+
+def scaled_mm(
+    a, sfa, b, sfb, *, alpha=None, bias=None, activation="none", out_dtype=torch.bfloat16, format=None, swizzled=False,
+    out_format=None, out_scale=None, out_swizzled=False,
+):
+    """Multiplies block-scaled matrices: activation(alpha * (a * sfa) @ (b * sfb).T + bias).
+
+    Shapes: a [.., M, K/2] and b [N, K/2] or [L, N, K/2], in bytes; scales [.., rows, K/16] (NVFP4) or K/32 (MXFP4).
+    On a GPU, swizzled scales of a batch of A need a batch of B too.
+    The sum, alpha, bias and activation are in f32; the result is rounded once to `out_dtype`.
+
+    `format`: "nvfp4" or "mxfp4" [default: by the dtype of `sfa`, NVFP4 for uint8].
+    `swizzled`: the layout of both scales, or a pair of bools.
+    `activation`: "none", "relu", "gelu", "gelu_tanh" or "silu".
+    `out_format`: quantizes the result, and returns codes and scales; `out_scale` is its per-tensor scale.
+    """
+    swizzled_a, swizzled_b = _pair(swizzled)
+    if a.dim() == 3 and b.dim() == 2 and not swizzled_a and not out_swizzled:
+        # One product of all rows. Swizzled scales are padded for each matrix, so they do not join.
+        results = scaled_mm(
+            a.flatten(0, 1), sfa.flatten(0, 1), b, sfb, alpha=alpha, bias=bias, activation=activation,
+            out_dtype=out_dtype, format=format, swizzled=(False, swizzled_b), out_format=out_format,
+            out_scale=out_scale,
+        )
+        if out_format is None:
+            return results.unflatten(0, a.shape[:2])
+        return tuple(result.unflatten(0, a.shape[:2]) for result in results)
+    options = dict(
+        format=_format(format, sfa), swizzled_a=swizzled_a, swizzled_b=swizzled_b, activation=activation,
+        out_dtype=out_dtype,
+    )
+    if out_format is None:
+        if out_scale is not None or out_swizzled:
+            raise ValueError("out_scale and out_swizzled need out_format")
+        return ops.scaled_mm(a, sfa, b, sfb, alpha, bias, **options)
+    return ops.scaled_mm_quantized(
+        a, sfa, b, sfb, alpha, bias, out_scale, **options, out_format=out_format, swizzled_out=out_swizzled
+    )
+
+
+def quantize(x, scale=None, *, format="nvfp4", swizzled=False, rounding="floor", typed=False):
+    """Quantizes x [.., M, K]. Returns codes, scales and the per-tensor scale (None for MXFP4 and where it is 1).
+
+    A value is code * scale * per-tensor scale. `scale` is a float32 tensor of one number, None, or "dynamic":
+    amax / (448 * 6). `rounding` is that of MX scales: "floor", "ceil" or "even".
+    `typed` returns views of PyTorch's FP4 and FP8 dtypes instead of uint8.
+    """
+    if isinstance(scale, str):
+        if scale != "dynamic" or format != "nvfp4":
+            raise ValueError('scale is a tensor, None or, for NVFP4, "dynamic"')
+        codes, scales, scale = ops.quantize_dynamic(x, swizzled=swizzled)
+    else:
+        codes, scales = ops.quantize(x, scale, format=format, swizzled=swizzled, rounding=rounding)
+    if typed:
+        codes = codes.view(torch.float4_e2m1fn_x2)
+        scales = scales.view(torch.float8_e4m3fn if format == "nvfp4" else torch.float8_e8m0fnu)
+    return codes, scales, scale
+
+
+def segment(ir, *tensors):
+    """Runs a program, given as text, on tensors in the order of its inputs. Returns a list of its outputs.
+
+    Outputs of FP4, FP8 and scales are uint8, those of blocked scales the padded storage.
+    """
+    if not tensors:
+        raise ValueError("a segment needs at least one tensor, which determines where it runs")
+    return ops.segment(ir, list(tensors))
+
+
+def reduce(x, kind, axes, keep_dims=False):
+    """Combines elements along axes. `kind` is "sum", "mean", "max", "min" or "amax"; sums are rounded once."""
+    return ops.reduce(x, kind, [axes] if isinstance(axes, int) else list(axes), keep_dims)
+
+
+def softmax(x, axis=-1):
+    """Normalized exponentials along an axis. Differentiable."""
+    return ops.softmax(x, axis)
+
+
+def copy_transpose(x, permutation=None):
+    """The tensor with its axes permuted, in compact memory. Without a permutation, the last two are exchanged."""
+    if permutation is None:
+        permutation = [*range(x.dim() - 2), x.dim() - 1, x.dim() - 2]
+    return ops.copy_transpose(x, list(permutation))
+
+
+def inductor_pass(**options):
+    """The pass of `fourfold.torch.compile`, for `torch._inductor.config.post_grad_custom_pre_pass`.
+
+    Options are those of `fourfold.Backend`, such as `target="sm_120a"` [default: the GPU's].
+    """
+    from .compile import InductorPass
+
+    return InductorPass(**options)
+
+
+def quantize_(model, mode=None, filter=None):
+    """Replaces linear layers of a model by layers with NVFP4 weights, in place; see `fourfold.torch.linear`."""
+    from .linear import quantize_ as replace
+
+    return replace(model, mode, filter)

@@ -1,0 +1,373 @@
+"""Translates nodes of FX graphs into ops of a program, each with PyTorch's own roundings.
+
+PyTorch computes an elementwise op on narrow floats in f32, and rounds the result. So an op becomes widening converts,
+the op in f32, and a narrowing convert.
+"""
+
+import operator
+
+import numpy as np
+import torch
+
+from ._ops import ACTIVATIONS, BLOCKS
+
+aten, prims = torch.ops.aten, torch.ops.prims
+FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+UNARY = {
+    aten.abs.default: "abs",
+    aten.erf.default: "erf",
+    aten.exp.default: "exp",
+    aten.gelu.default: None,
+    aten.neg.default: "neg",
+    aten.reciprocal.default: "reciprocal",
+    aten.relu.default: "relu",
+    aten.rsqrt.default: "rsqrt",
+    aten.sigmoid.default: "sigmoid",
+    aten.silu.default: "silu",
+    aten.sqrt.default: "sqrt",
+    aten.tanh.default: "tanh",
+}
+BINARY = {
+    aten.add.Tensor: "add",
+    aten.sub.Tensor: "sub",
+    aten.mul.Tensor: "mul",
+    aten.div.Tensor: "div",
+    aten.maximum.default: "max",
+    aten.minimum.default: "min",
+    aten.clamp_min.default: "max",
+    aten.clamp_max.default: "min",
+}
+RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default)
+# torch.nn.functional.ScalingType and SwizzleType.
+TENSOR_WISE, NVFP4_BLOCKS, MX_BLOCKS, SWIZZLED = 0, 2, 3, 1
+
+
+class Unsupported(Exception):
+    """A node that is not translated. The text says why."""
+
+
+class Program:
+    """A program under construction.
+
+    With `whole`, each distinct expression of an extent is one symbol, such as the rows of a batch of sequences.
+    Otherwise an extent is a product of symbols, as a reshape of such rows needs.
+    """
+
+    def __init__(self, whole=True):
+        self.inputs = []  # FX nodes
+        self._whole = whole
+        self._head, self._ops, self._symbols = [], [], {}
+        self._values = {}  # FX node: name, extents, element
+        self._count = 0
+
+    def text(self, outputs):
+        """The text of the program with these values as outputs."""
+        returned = ", ".join(f"%{name}" for name in outputs)
+        head, ops = ",\n    ".join(self._head), "".join(f"  {op}\n" for op in self._ops)
+        return f"fir 1\nfunc @segment(\n    {head}\n) {{\n{ops}  return {returned}\n}}\n"
+
+    def extent(self, size):
+        """The text of an extent: a number, or a product of a number and symbols."""
+        expression = size.node.expr if isinstance(size, torch.SymInt) else size
+        if isinstance(expression, int) or expression.is_Integer:
+            return str(int(expression))
+        number, rest = expression.as_coeff_Mul()
+        if not number.is_Integer or number < 1:
+            raise Unsupported(f"the extent {expression} is no multiple of a symbol")
+        factors = [str(int(number))] if number > 1 else []
+        for factor in rest.args if rest.is_Mul and not self._whole else [rest]:
+            if not self._whole and not factor.is_Symbol:
+                raise Unsupported(f"the extent {expression} is no product of symbols")
+            # Graphs name symbols differently; equal programs share one compiled module.
+            factors.append(self._symbols.setdefault(factor, f"M{len(self._symbols)}"))
+        return "*".join(factors)
+
+    def type(self, extents, element):
+        return f"tensor<[{', '.join(extents)}], {element}>"
+
+    def op(self, text, extents, element):
+        """Adds an op, and returns the name of its result."""
+        name = self.name()
+        self._ops.append(f"%{name} = {text} : {self.type(extents, element)}")
+        return name
+
+    def name(self):
+        self._count += 1
+        return f"v{self._count}"
+
+    def line(self, text):
+        self._ops.append(text)
+
+    def input(self, node, extents, element):
+        """Adds an input, and returns its name."""
+        name = f"a{len(self.inputs)}"
+        self.inputs.append(node)
+        self._head.append(f"%{name}: {self.type(extents, element)}")
+        return name
+
+    def define(self, node, name, extents, element):
+        self._values[node] = (name, extents, element)
+        return name
+
+    def value(self, node):
+        """The name, extents and element type of a dense value, which becomes an input if it is not computed here."""
+        if node not in self._values:
+            value = tensor(node)
+            if value.dtype not in FLOATS:
+                raise Unsupported(f"{node} is no float tensor")
+            extents, element = [self.extent(size) for size in value.shape], FLOATS[value.dtype]
+            self.define(node, self.input(node, extents, element), extents, element)
+        return self._values[node]
+
+    def convert(self, name, extents, element, wanted):
+        return name if element == wanted else self.op(f"convert %{name}", extents, wanted)
+
+    def constant(self, number):
+        number = float(np.float32(number))
+        return self.op(f"constant {{value = {number!r}}}", ["1"], "f32")
+
+
+def tensor(node):
+    """The fake tensor of a node's result."""
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        raise Unsupported(f"{node} is no tensor")
+    return value
+
+
+def result(node):
+    """The shape and element type of a node's result."""
+    value = tensor(node)
+    if value.dtype not in FLOATS:
+        raise Unsupported(f"{node} is no float tensor")
+    return list(value.shape), FLOATS[value.dtype]
+
+
+def is_root(node):
+    """True for block-scaled products."""
+    return node.op == "call_function" and node.target in ROOTS
+
+
+def translate(program, node):
+    """Adds a node's ops to the program. Its inputs are values of the program or become inputs."""
+    if node.op != "call_function":
+        raise Unsupported(f"{node} is no call")
+    if node.target in ROOTS:
+        return ROOTS[node.target](program, node)
+    if node.target is torch.ops.fourfold.quantize.default:
+        return _quantize(program, node)
+    shape, element = result(node)
+    extents = [program.extent(size) for size in shape]
+    if node.target is prims.convert_element_type.default:
+        name, _, given = program.value(node.args[0])
+        name = program.convert(name, extents, given, element)
+    elif node.target in RESHAPES:
+        name, given, _ = program.value(node.args[0])
+        name = name if given == extents else program.op(f"reshape %{name}", extents, element)
+    elif node.target in UNARY:
+        name, given, narrow = program.value(node.args[0])
+        wide = program.convert(name, given, narrow, "f32")
+        name = program.op(f"{_function(node)} %{wide}", extents, "f32")
+        name = program.convert(name, extents, "f32", element)
+    elif node.target in BINARY:
+        name = _binary(program, node, extents, element)
+    else:
+        raise Unsupported(f"{node.target} is not translated")
+    return program.define(node, name, extents, element)
+
+
+def _function(node):
+    if node.target is not aten.gelu.default:
+        return UNARY[node.target]
+    return "gelu_tanh" if node.kwargs.get("approximate") == "tanh" else "gelu"
+
+
+def _binary(program, node, extents, element):
+    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.keys() - {"alpha"}:
+        raise Unsupported(f"{node} has the options {node.kwargs}")
+    names = []
+    for argument in node.args:
+        if isinstance(argument, (int, float)):
+            names.append(program.constant(argument))
+        elif isinstance(argument, torch.fx.Node):
+            name, given, narrow = program.value(argument)
+            # Ops join types. An input stays narrow, because its conversion would not be part of the kernel.
+            is_input = argument in program.inputs
+            names.append(name if is_input else program.convert(name, given, narrow, "f32"))
+        else:
+            raise Unsupported(f"{node} has the argument {argument}")
+    name = program.op(f"{BINARY[node.target]} %{names[0]}, %{names[1]}", extents, "f32")
+    return program.convert(name, extents, "f32", element)
+
+
+def _codes(program, node, rows, columns, block):
+    """An input of codes, K-major."""
+    dtype = tensor(node).dtype
+    if dtype in (torch.float4_e2m1fn_x2, torch.uint8):
+        return program.input(node, [rows, columns], "f4E2M1FN")
+    if dtype == torch.float8_e4m3fn and block == 32:
+        return program.input(node, [rows, columns], "f8E4M3FN")
+    raise Unsupported(f"operands are {dtype}")
+
+
+def _scales(program, node, rows, columns, block, swizzled):
+    element = "f8E4M3FN" if block == 16 else "f8E8M0FNU"
+    if tensor(node).dtype not in (torch.uint8, torch.float8_e4m3fn if block == 16 else torch.float8_e8m0fnu):
+        raise Unsupported(f"scales are {node.meta['val'].dtype}")
+    extents = [rows, str(columns // block)]
+    name = program.input(node, extents, f"{element}, {'blocked' if swizzled else 'linear'}")
+    return name if swizzled else program.op(f"swizzle_scales %{name}", extents, f"{element}, blocked")
+
+
+def _number(program, node):
+    """A value of one element, as an input of the extents [1]."""
+    value = tensor(node)
+    if value.dtype != torch.float32 or value.numel() != 1:
+        raise Unsupported(f"{node} is no f32 number")
+    if value.dim() != 1:
+        node = _inserted(node, aten.reshape.default, (node, [1]))
+    return program.input(node, ["1"], "f32")
+
+
+def _inserted(node, target, args):
+    """A new node behind `node`. It is removed with other dead nodes if the region is not taken."""
+    graph = node.graph
+    for user in node.users:
+        if user.target is target and user.args == args:
+            return user
+    with graph.inserting_after(max((a for a in args if isinstance(a, torch.fx.Node)), key=_position(graph))):
+        made = graph.call_function(target, args)
+    values = [tensor(arg) if isinstance(arg, torch.fx.Node) else arg for arg in args]
+    made.meta["val"] = target(*values)
+    return made
+
+
+def _position(graph):
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    return places.__getitem__
+
+
+def _product(program, a, b, scales, block, swizzled, alpha, bias, activation, element, node):
+    """A product and its first roundings. `b` is [N, K] in memory."""
+    rows, columns = tensor(a).shape, tensor(b).shape
+    if len(rows) != 2 or len(columns) != 2:
+        raise Unsupported("the product is batched")
+    packed = 1 if tensor(a).dtype == torch.float8_e4m3fn else 2
+    n, k = program.extent(columns[0]), program.extent(columns[1])
+    if not (n.isdigit() and k.isdigit()):
+        raise Unsupported("N or K is symbolic")
+    m, k = program.extent(rows[0]), int(k) * packed
+    if k % block:
+        raise Unsupported(f"K is {k}, no multiple of {block}")
+    left, right = _codes(program, a, m, str(k), block), _codes(program, b, n, str(k), block)
+    sfa = _scales(program, scales[0], m, k, block, swizzled[0])
+    sfb = _scales(program, scales[1], n, k, block, swizzled[1])
+    factor = f", alpha = %{_number(program, alpha)}" if alpha is not None else ""
+    extents = [m, n]
+    name = program.op(f"scaled_mma %{left}, %{sfa}, %{right}, %{sfb}{factor} {{block = {block}}}", extents, "f32")
+    if bias is not None:
+        added, _, _ = program.value(bias)
+        name = program.op(f"add %{name}, %{added}", extents, "f32")
+    if activation != "none":
+        name = program.op(f"{activation} %{name}", extents, "f32")
+    name = program.convert(name, extents, "f32", element)
+    return program.define(node, name, extents, element)
+
+
+def _transposed(node):
+    """The matrix whose transpose a node is, K-major in memory."""
+    value = tensor(node)
+    if value.dim() != 2:
+        raise Unsupported("the product is batched")
+    if value.stride(0) != 1:
+        raise Unsupported("B is not K-major in memory")
+    if node.target is aten.permute.default and list(node.args[1]) == [1, 0]:
+        return node.args[0]
+    return _inserted(node, aten.permute.default, (node, [1, 0]))
+
+
+def _block(scale):
+    blocks = {torch.float8_e4m3fn: 16, torch.float8_e8m0fnu: 32}
+    if tensor(scale).dtype not in blocks:
+        raise Unsupported("the product is not block-scaled")
+    return blocks[tensor(scale).dtype]
+
+
+def _arguments(node):
+    """The arguments of a node by name, defaults included."""
+    schema = node.target._schema.arguments
+    given = dict(zip((argument.name for argument in schema), node.args)) | node.kwargs
+    return {argument.name: given.get(argument.name, argument.default_value) for argument in schema}
+
+
+def _scaled_mm(program, node):
+    given = _arguments(node)
+    if given["scale_result"] is not None:
+        raise Unsupported("scale_result is given")
+    scales, element = (given["scale_a"], given["scale_b"]), result(node)[1]
+    block = _block(scales[0])
+    b = _transposed(given["mat2"])
+    return _product(program, given["self"], b, scales, block, (True, True), None, given["bias"], "none", element, node)
+
+
+def _scaled_mm_v2(program, node):
+    given = _arguments(node)
+    recipes, element = (list(given["recipe_a"]), list(given["recipe_b"])), result(node)[1]
+    block = {NVFP4_BLOCKS: 16, MX_BLOCKS: 32}.get(recipes[0][0])
+    if block is None or recipes[0] != recipes[1] or recipes[0][1:] not in ([], [TENSOR_WISE]):
+        raise Unsupported(f"the recipes are {recipes[0]} and {recipes[1]}")
+    if given["contraction_dim"]:
+        raise Unsupported("contraction_dim is given")
+    scales, swizzled = (given["scale_a"], given["scale_b"]), []
+    for swizzles in (given["swizzle_a"], given["swizzle_b"]):
+        swizzled.append(bool(swizzles) and swizzles[0] == SWIZZLED)
+    alpha = None
+    if len(recipes[0]) == 2:
+        pair = (scales[0][1], scales[1][1])
+        alpha = _inserted(pair[0], aten.mul.Tensor, pair)
+    first, b = (scales[0][0], scales[1][0]), _transposed(given["mat2"])
+    return _product(program, given["self"], b, first, block, swizzled, alpha, given["bias"], "none", element, node)
+
+
+def _fourfold_scaled_mm(program, node):
+    given = _arguments(node)
+    if given["format"] not in BLOCKS or given["activation"] not in ACTIVATIONS:
+        raise Unsupported("the arguments are invalid")
+    scales, swizzled = (given["sfa"], given["sfb"]), (given["swizzled_a"], given["swizzled_b"])
+    block, element = BLOCKS[given["format"]], result(node)[1]
+    return _product(
+        program, given["a"], given["b"], scales, block, swizzled, given["alpha"], given["bias"], given["activation"],
+        element, node,
+    )
+
+
+ROOTS = {
+    aten._scaled_mm.default: _scaled_mm,
+    aten._scaled_mm_v2.default: _scaled_mm_v2,
+    torch.ops.fourfold.scaled_mm.default: _fourfold_scaled_mm,
+}
+
+
+def _quantize(program, node):
+    """The last op of a region. Its results are codes and scales."""
+    given = _arguments(node)
+    block = BLOCKS.get(given["format"])
+    name, extents, _ = program.value(given["x"])
+    if block is None or not extents[-1].isdigit() or int(extents[-1]) % block:
+        raise Unsupported("the arguments are invalid")
+    if block == 16:
+        g = _number(program, given["scale"]) if given["scale"] is not None else program.constant(1)
+        operands = f"%{name}, %{g} {{block = 16}}"
+    else:
+        operands = f"%{name} {{block = 32, scale_rounding = {given['rounding']}}}"
+    element = "f8E4M3FN" if block == 16 else "f8E8M0FNU"
+    layout = "blocked" if given["swizzled"] else "linear"
+    scales = program.type([*extents[:-1], str(int(extents[-1]) // block)], f"{element}, {layout}")
+    codes = program.type(extents, "f4E2M1FN")
+    results = (program.name(), program.name())
+    program.line(f"%{results[0]}, %{results[1]} = block_quantize {operands} : {codes}, {scales}")
+    return results
+
+
+def is_item(node):
+    return node.op == "call_function" and node.target is operator.getitem

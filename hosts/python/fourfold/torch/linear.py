@@ -1,0 +1,119 @@
+"""Linear layers with NVFP4 weights, for models that are not compiled."""
+
+import torch
+
+from . import quantize, scaled_mm, segment
+
+W4A16 = """fir 1
+func @w4a16(
+    %x: tensor<[M, {k}], {element}>,
+    param %w: tensor<[{n}, {k}], f4E2M1FN>,
+    param %sf: tensor<[{n}, {scales}], f8E4M3FN, blocked>,
+    param %g: tensor<[1], f32>{bias_input}
+) {{
+  %linear = swizzle_scales %sf : tensor<[{n}, {scales}], f8E4M3FN, linear>
+  %dense = block_dequantize %w, %linear, %g {{block = 16}} : tensor<[{n}, {k}], {element}>
+  %y = mma %x, %dense : tensor<[M, {n}], f32>
+  {ops}return %{last}
+}}
+"""
+ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class Linear(torch.nn.Module):
+    """A linear layer with an NVFP4 weight.
+
+    `w4a4` quantizes activations to NVFP4, with a per-tensor scale of each call, and multiplies codes. `w4a16`
+    dequantizes the weight to the type of the activations, and multiplies in it.
+    """
+
+    def __init__(self, codes, scales, scale, bias, mode):
+        """codes [N, K/2] and swizzled scales are uint8, scale is one float32 number."""
+        super().__init__()
+        self.mode = mode
+        self.out_features, self.in_features = codes.shape[0], codes.shape[1] * 2
+        self.register_buffer("weight", codes)
+        self.register_buffer("weight_scale", scales)
+        self.register_buffer("weight_global_scale", scale.reshape(1).float())
+        self.register_buffer("bias", bias)
+
+    @torch.no_grad()
+    def forward(self, x):
+        rows = x.reshape(-1, self.in_features)
+        y = self._w4a4(rows) if self.mode == "w4a4" else self._w4a16(rows)
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def _w4a4(self, x):
+        codes, scales, scale = quantize(x, "dynamic", swizzled=True)
+        return scaled_mm(
+            codes, scales, self.weight, self.weight_scale, alpha=scale * self.weight_global_scale, bias=self.bias,
+            out_dtype=x.dtype, format="nvfp4", swizzled=True,
+        )
+
+    def _w4a16(self, x):
+        tensors = [x, self.weight, self.weight_scale, self.weight_global_scale]
+        n, k, element = self.out_features, self.in_features, ELEMENTS[x.dtype]
+        last, ops, bias_input = "y", "", ""
+        if self.bias is not None:
+            bias_input = f",\n    param %bias: tensor<[{n}], {ELEMENTS[self.bias.dtype]}>"
+            ops, last = f"%biased = add %y, %bias : tensor<[M, {n}], f32>\n  ", "biased"
+            tensors.append(self.bias)
+        if element != "f32":
+            ops += f"%rounded = convert %{last} : tensor<[M, {n}], {element}>\n  "
+            last = "rounded"
+        program = W4A16.format(n=n, k=k, scales=k // 16, element=element, bias_input=bias_input, ops=ops, last=last)
+        return segment(program, *tensors)[0]
+
+    def extra_repr(self):
+        return f"in_features={self.in_features}, out_features={self.out_features}, mode={self.mode}"
+
+
+def _from_torchao(weight, mode):
+    """Codes, swizzled scales, per-tensor scale and mode of an NVFP4Tensor of torchao."""
+    codes, (n, k) = weight.qdata, weight.shape
+    scales = weight.scale.contiguous().view(torch.uint8)
+    if not weight.is_swizzled_scales:
+        scales = _swizzle(scales.reshape(n, k // 16))
+    scale = weight.per_tensor_scale
+    scale = torch.ones(1, device=codes.device) if scale is None else scale
+    return codes, scales, scale, mode or ("w4a16" if weight.act_quant_kwargs is None else "w4a4")
+
+
+def _swizzle(scales):
+    n, count = scales.shape
+    program = (
+        f"fir 1\nfunc @swizzle(%s: tensor<[{n}, {count}], f8E4M3FN, linear>) {{\n"
+        f"  %b = swizzle_scales %s : tensor<[{n}, {count}], f8E4M3FN, blocked>\n  return %b\n}}\n"
+    )
+    return segment(program, scales)[0]
+
+
+@torch.no_grad()
+def quantize_(model, mode=None, filter=None):
+    """Replaces linear layers of a model by layers with NVFP4 weights, in place. Returns their names.
+
+    Takes `torch.nn.Linear` with dense weights, which it quantizes, and those that torchao quantized to NVFP4. Others,
+    such as those whose K is no multiple of 16, stay as they are.
+
+    `mode`: "w4a4" or "w4a16" [default: torchao's, "w4a4" for dense weights].
+    `filter`: a function of module and name that says if a layer is replaced [default: all].
+    """
+    if mode not in (None, "w4a4", "w4a16"):
+        raise ValueError(f'mode is "{mode}"; expected "w4a4" or "w4a16"')
+    replaced = []
+    for name, module in list(model.named_modules()):
+        if type(module) is not torch.nn.Linear or (filter is not None and not filter(module, name)):
+            continue
+        if not name:
+            raise ValueError("the model itself is a linear layer: wrap it in a module")
+        weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
+        if type(weight).__name__ == "NVFP4Tensor":
+            parts = _from_torchao(weight, mode)
+        elif type(weight) is torch.Tensor and weight.dtype in ELEMENTS and weight.shape[1] % 16 == 0:
+            parts = (*quantize(weight, "dynamic", swizzled=True), mode or "w4a4")
+        else:
+            continue
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, Linear(*parts[:3], bias, parts[3]))
+        replaced.append(name)
+    return replaced

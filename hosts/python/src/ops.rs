@@ -1,0 +1,262 @@
+//! The ops: each checks its arguments, writes a program and runs it.
+
+use crate::error::Error;
+use crate::module::Operand;
+use crate::programs::{self, Format, Quantized, ScaledMm};
+use crate::run::call;
+use crate::shim::{Element, Tensor, shim};
+use crate::stack::{Arguments, Results};
+
+type Outcome = Result<Results, Error>;
+
+/// `segment(str ir, Tensor[] tensors) -> Tensor[]`
+pub fn segment(mut arguments: Arguments) -> Outcome {
+    let (text, tensors) = (arguments.text()?, arguments.tensors()?);
+    Ok(Results::List(call(&text, tensors.into_iter().map(Operand::new).collect())?))
+}
+
+/// The extents of a tensor, at least one.
+fn extents(tensor: &Tensor, name: &str, ranks: std::ops::RangeInclusive<usize>) -> Result<Vec<usize>, Error> {
+    let sizes = tensor.sizes()?;
+    if !ranks.contains(&sizes.len()) {
+        let message =
+            format!("{name} has the shape {sizes:?}; expected {} to {} axes", ranks.start(), ranks.end());
+        return Err(Error::argument(message));
+    }
+    Ok(sizes.into_iter().map(|size| usize::try_from(size).unwrap_or(0)).collect())
+}
+
+/// A tensor of one number in f32.
+fn number(tensor: Tensor, name: &str) -> Result<Operand, Error> {
+    let sizes = tensor.sizes()?;
+    if tensor.element()? != Element::Float32 || sizes.iter().product::<i64>() != 1 {
+        return Err(Error::argument(format!("{name} must be one float32 number; its shape is {sizes:?}")));
+    }
+    Ok(Operand::shaped(tensor, vec![1]))
+}
+
+/// The word of a floating-point tensor's element type.
+fn float(tensor: &Tensor, name: &str) -> Result<&'static str, Error> {
+    match tensor.element()? {
+        element @ (Element::Float16 | Element::BFloat16 | Element::Float32) => {
+            element.word().ok_or_else(|| Error::Bug("a float has no word".to_owned()))
+        }
+        other => Err(Error::argument(format!("{name} is {other:?}; expected float16, bfloat16 or float32"))),
+    }
+}
+
+fn out_dtype(number: i32) -> Result<&'static str, Error> {
+    match shim()?.element(number)? {
+        element @ (Element::Float16 | Element::BFloat16 | Element::Float32) => {
+            element.word().ok_or_else(|| Error::Bug("a float has no word".to_owned()))
+        }
+        other => {
+            Err(Error::argument(format!("out_dtype is {other:?}; expected float16, bfloat16 or float32")))
+        }
+    }
+}
+
+/// The operands of a product, and its program.
+struct Product {
+    operands: Vec<Operand>,
+    program: ScaledMm,
+}
+
+/// The tensors of a product.
+struct Tensors {
+    a: Tensor,
+    sfa: Tensor,
+    b: Tensor,
+    sfb: Tensor,
+    alpha: Option<Tensor>,
+    bias: Option<Tensor>,
+}
+
+impl Tensors {
+    fn take(arguments: &mut Arguments) -> Result<Tensors, Error> {
+        Ok(Tensors {
+            a: arguments.tensor()?,
+            sfa: arguments.tensor()?,
+            b: arguments.tensor()?,
+            sfb: arguments.tensor()?,
+            alpha: arguments.optional()?,
+            bias: arguments.optional()?,
+        })
+    }
+}
+
+/// Takes the options that both products have, and checks the extents.
+fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error> {
+    let format = Format::named(&arguments.text()?)?;
+    let (swizzled_a, swizzled_b) = (arguments.switch()?, arguments.switch()?);
+    let (activation, out) = (arguments.text()?, out_dtype(arguments.dtype()?)?);
+    let Tensors { a, sfa, b, sfb, alpha, bias } = tensors;
+    let (a_extents, b_extents) = (extents(&a, "a", 2..=3)?, extents(&b, "b", 2..=3)?);
+    let (a_rank, b_rank) = (a_extents.len(), b_extents.len());
+    let k = a_extents[a_rank - 1] * 2;
+    if b_extents[b_rank - 1] * 2 != k || b_rank > a_rank || (b_rank == 3 && a_extents[0] != b_extents[0]) {
+        return Err(Error::argument(format!(
+            "a has the shape {a_extents:?} and b {b_extents:?}; expected [M, K/2] and [N, K/2], with a batch in front \
+             of a or of both"
+        )));
+    }
+    if !k.is_multiple_of(format.block) {
+        return Err(Error::argument(format!("K is {k}, no multiple of the block, {}", format.block)));
+    }
+    let n = b_extents[b_rank - 2];
+    let scales = |extents: &[usize], tensor: Tensor| {
+        let mut dims = extents.to_vec();
+        dims[extents.len() - 1] = k / format.block;
+        Operand::shaped(tensor, dims)
+    };
+    let mut operands = vec![scales(&a_extents, sfa), scales(&b_extents, sfb)];
+    operands.insert(1, Operand::new(b));
+    operands.insert(0, Operand::new(a));
+    let has_alpha = alpha.is_some();
+    if let Some(alpha) = alpha {
+        operands.push(number(alpha, "alpha")?);
+    }
+    let bias_type = bias.as_ref().map(|bias| float(bias, "bias")).transpose()?;
+    if let Some(bias) = bias {
+        operands.push(Operand::new(bias));
+    }
+    let batch: Vec<String> = a_extents[..a_rank - 2].iter().map(ToString::to_string).collect();
+    let mut leading = batch.clone();
+    leading.push("M".to_owned());
+    let batch = if b_rank == 3 { batch } else { Vec::new() };
+    let program = ScaledMm {
+        format,
+        leading,
+        batch,
+        n,
+        k,
+        swizzled_a,
+        swizzled_b,
+        has_alpha,
+        bias: bias_type,
+        activation,
+        out,
+    };
+    Ok(Product { operands, program })
+}
+
+/// `scaled_mm`: a block-scaled product with alpha, bias and activation.
+pub fn scaled_mm(mut arguments: Arguments) -> Outcome {
+    let tensors = Tensors::take(&mut arguments)?;
+    let product = product(tensors, &mut arguments)?;
+    Ok(Results::Tensors(call(&product.program.program(None)?, product.operands)?))
+}
+
+/// `scaled_mm_quantized`: the same, with a quantized result.
+pub fn scaled_mm_quantized(mut arguments: Arguments) -> Outcome {
+    let tensors = Tensors::take(&mut arguments)?;
+    let scale = arguments.optional()?;
+    let mut product = product(tensors, &mut arguments)?;
+    let quantized = Quantized {
+        format: Format::named(&arguments.text()?)?,
+        swizzled: arguments.switch()?,
+        has_scale: scale.is_some(),
+        rounding: "floor".to_owned(),
+    };
+    if let Some(scale) = scale {
+        product.operands.push(number(scale, "scale")?);
+    }
+    Ok(Results::Tensors(call(&product.program.program(Some(&quantized))?, product.operands)?))
+}
+
+/// The extents of a matrix or a batch of them: the leading ones as text with the symbol M, and the last.
+fn rows(tensor: &Tensor) -> Result<(Vec<String>, usize), Error> {
+    let extents = extents(tensor, "x", 2..=3)?;
+    let mut leading: Vec<String> = extents[..extents.len() - 2].iter().map(ToString::to_string).collect();
+    leading.push("M".to_owned());
+    Ok((leading, extents[extents.len() - 1]))
+}
+
+/// `quantize`: codes and scales of a matrix.
+pub fn quantize(mut arguments: Arguments) -> Outcome {
+    let (x, scale) = (arguments.tensor()?, arguments.optional()?);
+    let quantized = Quantized {
+        format: Format::named(&arguments.text()?)?,
+        swizzled: arguments.switch()?,
+        has_scale: scale.is_some(),
+        rounding: arguments.text()?,
+    };
+    let (leading, columns) = rows(&x)?;
+    let program = programs::quantize(&leading, columns, float(&x, "x")?, &quantized)?;
+    let mut operands = vec![Operand::new(x)];
+    if let Some(scale) = scale {
+        operands.push(number(scale, "scale")?);
+    }
+    Ok(Results::Tensors(call(&program, operands)?))
+}
+
+/// `quantize_dynamic`: codes, scales and per-tensor scale of a matrix in NVFP4.
+pub fn quantize_dynamic(mut arguments: Arguments) -> Outcome {
+    let (x, swizzled) = (arguments.tensor()?, arguments.switch()?);
+    let (leading, columns) = rows(&x)?;
+    let program = programs::quantize_dynamic(&leading, columns, float(&x, "x")?, swizzled)?;
+    Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
+}
+
+/// The axes of a tensor, from 0.
+fn axes(given: &[i64], rank: usize) -> Result<Vec<usize>, Error> {
+    let signed = i64::try_from(rank).unwrap_or(i64::MAX);
+    let mut axes = Vec::with_capacity(given.len());
+    for axis in given {
+        let from_front = if *axis < 0 { axis + signed } else { *axis };
+        match usize::try_from(from_front) {
+            Ok(place) if place < rank && !axes.contains(&place) => axes.push(place),
+            _ => {
+                return Err(Error::argument(format!(
+                    "the axes {given:?} do not fit a tensor of {rank} axes"
+                )));
+            }
+        }
+    }
+    Ok(axes)
+}
+
+/// `reduce`: elements combined along axes.
+pub fn reduce(mut arguments: Arguments) -> Outcome {
+    let (x, kind) = (arguments.tensor()?, arguments.text()?);
+    let (given, keep_dims) = (arguments.ints()?, arguments.switch()?);
+    let extents = extents(&x, "x", 1..=8)?;
+    let mut axes = axes(&given, extents.len())?;
+    axes.sort_unstable();
+    let program = programs::reduce(&extents, float(&x, "x")?, &kind, &axes, keep_dims)?;
+    Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
+}
+
+/// `softmax`: normalized exponentials along an axis.
+pub fn softmax(mut arguments: Arguments) -> Outcome {
+    let (x, given) = (arguments.tensor()?, arguments.int()?);
+    let extents = extents(&x, "x", 1..=8)?;
+    let axes = axes(&[given], extents.len())?;
+    let program = programs::softmax(&extents, float(&x, "x")?, axes[0]);
+    Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
+}
+
+/// `softmax_backward`: the gradient of softmax.
+pub fn softmax_backward(mut arguments: Arguments) -> Outcome {
+    let (grad, y, given) = (arguments.tensor()?, arguments.tensor()?, arguments.int()?);
+    let extents = extents(&y, "y", 1..=8)?;
+    let axes = axes(&[given], extents.len())?;
+    let program = programs::softmax_backward(&extents, float(&y, "y")?, axes[0]);
+    Ok(Results::Tensors(call(&program, vec![Operand::new(grad), Operand::new(y)])?))
+}
+
+/// `copy_transpose`: the tensor with its axes permuted, in compact memory.
+pub fn copy_transpose(mut arguments: Arguments) -> Outcome {
+    let (x, given) = (arguments.tensor()?, arguments.ints()?);
+    let extents = extents(&x, "x", 1..=8)?;
+    let axes = axes(&given, extents.len())?;
+    if axes.len() != extents.len() {
+        return Err(Error::argument(format!("{given:?} is no permutation of {} axes", extents.len())));
+    }
+    let element = x.element()?;
+    let word = element.word().ok_or_else(|| {
+        Error::argument(format!("x is {element:?}; expected float16, bfloat16, float32 or int32"))
+    })?;
+    let program = programs::copy_transpose(&extents, word, &axes);
+    Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
+}

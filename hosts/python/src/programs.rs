@@ -1,0 +1,371 @@
+//! The programs of ops, as text.
+//!
+//! The first extent is the symbol M where the op allows it, so that one program serves every number of rows. Other
+//! extents are numbers, which kernels are specialized for.
+
+use std::fmt::Write;
+
+use crate::error::Error;
+
+/// A block-scaled format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Elements for each scale.
+    pub block: usize,
+    /// The type of scales.
+    pub scale: &'static str,
+    /// A per-tensor scale multiplies the scales.
+    pub has_global: bool,
+}
+
+impl Format {
+    /// `nvfp4` or `mxfp4`.
+    pub fn named(name: &str) -> Result<Format, Error> {
+        match name {
+            "nvfp4" => Ok(Format { block: 16, scale: "f8E4M3FN", has_global: true }),
+            "mxfp4" => Ok(Format { block: 32, scale: "f8E8M0FNU", has_global: false }),
+            other => Err(Error::unknown("format", format!("\"{other}\""), "\"nvfp4\" or \"mxfp4\"")),
+        }
+    }
+}
+
+/// The extents of a program's value: the leading ones, and the last.
+fn shape(leading: &[String], last: usize) -> String {
+    let mut text = String::from("[");
+    for extent in leading {
+        text.push_str(extent);
+        text.push_str(", ");
+    }
+    let _ = write!(text, "{last}]");
+    text
+}
+
+/// The layout of scales.
+fn layout(swizzled: bool) -> &'static str {
+    if swizzled { "blocked" } else { "linear" }
+}
+
+/// A program under construction.
+#[derive(Debug, Default)]
+struct Writer {
+    inputs: Vec<String>,
+    ops: String,
+}
+
+impl Writer {
+    /// Adds an input.
+    fn input(&mut self, name: &str, shape: &str, element: &str) {
+        self.inputs.push(format!("%{name}: tensor<{shape}, {element}>"));
+    }
+
+    /// Adds an op with one result.
+    fn op(&mut self, name: &str, op: &str, shape: &str, element: &str) {
+        let _ = writeln!(self.ops, "  %{name} = {op} : tensor<{shape}, {element}>");
+    }
+
+    /// Adds an op with any number of results.
+    fn line(&mut self, line: &str) {
+        let _ = writeln!(self.ops, "  {line}");
+    }
+
+    /// The text of the program.
+    fn finish(self, name: &str, outputs: &str) -> String {
+        format!("fir 1\nfunc @{name}({}) {{\n{}  return {outputs}\n}}\n", self.inputs.join(", "), self.ops)
+    }
+}
+
+/// A block-scaled product with its epilogue.
+#[derive(Debug)]
+pub struct ScaledMm {
+    /// The format of both operands.
+    pub format: Format,
+    /// The leading extents of A, the batch first and M last.
+    pub leading: Vec<String>,
+    /// The leading extents of B, without N.
+    pub batch: Vec<String>,
+    /// Columns of the result.
+    pub n: usize,
+    /// Elements of a row.
+    pub k: usize,
+    /// Scales of A are swizzled.
+    pub swizzled_a: bool,
+    /// Scales of B are swizzled.
+    pub swizzled_b: bool,
+    /// There is an alpha.
+    pub has_alpha: bool,
+    /// The type of a bias of N elements.
+    pub bias: Option<&'static str>,
+    /// `none`, `relu`, `gelu`, `gelu_tanh` or `silu`.
+    pub activation: String,
+    /// The result type before quantization.
+    pub out: &'static str,
+}
+
+/// A quantized result.
+#[derive(Debug)]
+pub struct Quantized {
+    /// The format.
+    pub format: Format,
+    /// The scales are swizzled.
+    pub swizzled: bool,
+    /// There is a per-tensor scale.
+    pub has_scale: bool,
+    /// The rounding of MX scales.
+    pub rounding: String,
+}
+
+impl Quantized {
+    /// Quantizes `%value`. Returns the names of codes and scales.
+    fn write(
+        &self,
+        writer: &mut Writer,
+        value: &str,
+        leading: &[String],
+        columns: usize,
+    ) -> Result<String, Error> {
+        let block = self.format.block;
+        if !columns.is_multiple_of(block) {
+            return Err(Error::argument(format!("{columns} columns are no multiple of the block, {block}")));
+        }
+        if !["floor", "ceil", "even"].contains(&self.rounding.as_str()) {
+            let value = format!("\"{}\"", self.rounding);
+            return Err(Error::unknown("rounding", value, "\"floor\", \"ceil\" or \"even\""));
+        }
+        let attributes = match (self.format.has_global, self.has_scale) {
+            (true, true) => ", %g {block = 16}".to_owned(),
+            (true, false) => {
+                writer.op("g", "constant {value = 1}", "[1]", "f32");
+                ", %g {block = 16}".to_owned()
+            }
+            (false, false) => format!(" {{block = {block}, scale_rounding = {}}}", self.rounding),
+            (false, true) => return Err(Error::argument("MXFP4 has no per-tensor scale")),
+        };
+        writer.line(&format!(
+            "%codes, %scales = block_quantize %{value}{attributes} : tensor<{}, f4E2M1FN>, tensor<{}, {}, {}>",
+            shape(leading, columns),
+            shape(leading, columns / block),
+            self.format.scale,
+            layout(self.swizzled)
+        ));
+        Ok("%codes, %scales".to_owned())
+    }
+}
+
+impl ScaledMm {
+    /// The text. Inputs: a, sfa, b, sfb, alpha, bias, g, without those that are absent.
+    pub fn program(&self, quantized: Option<&Quantized>) -> Result<String, Error> {
+        let Format { block, scale, .. } = self.format;
+        let mut writer = Writer::default();
+        let mut b = self.batch.clone();
+        b.push(self.n.to_string());
+        let scales = self.k / block;
+        writer.input("a", &shape(&self.leading, self.k), "f4E2M1FN");
+        let sfa = shape(&self.leading, scales);
+        writer.input("sfa", &sfa, &format!("{scale}, {}", layout(self.swizzled_a)));
+        writer.input("b", &shape(&b, self.k), "f4E2M1FN");
+        let sfb = shape(&b, scales);
+        writer.input("sfb", &sfb, &format!("{scale}, {}", layout(self.swizzled_b)));
+        if self.has_alpha {
+            writer.input("alpha", "[1]", "f32");
+        }
+        if let Some(element) = self.bias {
+            writer.input("bias", &format!("[{}]", self.n), element);
+        }
+        if quantized.is_some_and(|quantized| quantized.has_scale) {
+            writer.input("g", "[1]", "f32");
+        }
+        let blocked = format!("{scale}, blocked");
+        let mut operands = ["sfa", "sfb"];
+        if !self.swizzled_a {
+            writer.op("sfa.blocked", "swizzle_scales %sfa", &sfa, &blocked);
+            operands[0] = "sfa.blocked";
+        }
+        if !self.swizzled_b {
+            writer.op("sfb.blocked", "swizzle_scales %sfb", &sfb, &blocked);
+            operands[1] = "sfb.blocked";
+        }
+        let d = shape(&self.leading, self.n);
+        let alpha = if self.has_alpha { ", alpha = %alpha" } else { "" };
+        let [sfa, sfb] = operands;
+        let product = format!("scaled_mma %a, %{sfa}, %b, %{sfb}{alpha} {{block = {block}}}");
+        writer.op("product", &product, &d, "f32");
+        let mut last = "product";
+        if self.bias.is_some() {
+            writer.op("biased", "add %product, %bias", &d, "f32");
+            last = "biased";
+        }
+        match self.activation.as_str() {
+            "none" => {}
+            activation @ ("relu" | "gelu" | "gelu_tanh" | "silu") => {
+                writer.op("active", &format!("{activation} %{last}"), &d, "f32");
+                last = "active";
+            }
+            other => {
+                let expected = "\"none\", \"relu\", \"gelu\", \"gelu_tanh\" or \"silu\"";
+                return Err(Error::unknown("activation", format!("\"{other}\""), expected));
+            }
+        }
+        if self.out != "f32" {
+            writer.op("rounded", &format!("convert %{last}"), &d, self.out);
+            last = "rounded";
+        }
+        match quantized {
+            None => Ok(writer.finish("scaled_mm", &format!("%{last}"))),
+            Some(quantized) => {
+                let outputs = quantized.write(&mut writer, last, &self.leading, self.n)?;
+                Ok(writer.finish("scaled_mm_quantized", &outputs))
+            }
+        }
+    }
+}
+
+/// Quantizes x of these extents.
+pub fn quantize(
+    leading: &[String],
+    columns: usize,
+    element: &str,
+    quantized: &Quantized,
+) -> Result<String, Error> {
+    let mut writer = Writer::default();
+    writer.input("x", &shape(leading, columns), element);
+    if quantized.has_scale {
+        writer.input("g", "[1]", "f32");
+    }
+    let outputs = quantized.write(&mut writer, "x", leading, columns)?;
+    Ok(writer.finish("quantize", &outputs))
+}
+
+/// Quantizes x to NVFP4 with the per-tensor scale amax / (448 * 6).
+pub fn quantize_dynamic(
+    leading: &[String],
+    columns: usize,
+    element: &str,
+    swizzled: bool,
+) -> Result<String, Error> {
+    let quantized = Quantized {
+        format: Format::named("nvfp4")?,
+        swizzled,
+        has_scale: true,
+        rounding: "floor".to_owned(),
+    };
+    let mut writer = Writer::default();
+    writer.input("x", &shape(leading, columns), element);
+    let axes: Vec<String> = (0..=leading.len()).map(|axis| axis.to_string()).collect();
+    let ones = format!("[{}]", vec!["1"; leading.len() + 1].join(", "));
+    let amax = format!("reduce %x {{axes = [{}], keep_dims = true, kind = amax}}", axes.join(", "));
+    writer.op("amax", &amax, &ones, element);
+    writer.op("amax.one", "reshape %amax", "[1]", element);
+    let amax = if element == "f32" {
+        "amax.one"
+    } else {
+        writer.op("amax.f32", "convert %amax.one", "[1]", "f32");
+        "amax.f32"
+    };
+    writer.op("largest", "constant {value = 2688}", "[1]", "f32");
+    writer.op("g", &format!("div %{amax}, %largest"), "[1]", "f32");
+    let outputs = quantized.write(&mut writer, "x", leading, columns)?;
+    Ok(writer.finish("quantize_dynamic", &format!("{outputs}, %g")))
+}
+
+/// The extents as text. The first is the symbol M, unless its axis is among `fixed`.
+fn symbolic(extents: &[usize], fixed: &[usize]) -> Vec<String> {
+    let mut texts: Vec<String> = extents.iter().map(ToString::to_string).collect();
+    if let (Some(first), false) = (texts.first_mut(), fixed.contains(&0)) {
+        *first = "M".to_owned();
+    }
+    texts
+}
+
+fn bracketed<T: ToString>(items: &[T]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    format!("[{}]", items.join(", "))
+}
+
+/// Combines elements along these axes, which are sorted.
+pub fn reduce(
+    extents: &[usize],
+    element: &str,
+    kind: &str,
+    axes: &[usize],
+    keep_dims: bool,
+) -> Result<String, Error> {
+    if !["sum", "mean", "max", "min", "amax"].contains(&kind) {
+        let expected = "\"sum\", \"mean\", \"max\", \"min\" or \"amax\"";
+        return Err(Error::unknown("kind", format!("\"{kind}\""), expected));
+    }
+    let texts = symbolic(extents, axes);
+    let result: Vec<String> = (texts.iter().enumerate())
+        .filter_map(|(axis, text)| match (axes.contains(&axis), keep_dims) {
+            (false, _) => Some(text.clone()),
+            (true, true) => Some("1".to_owned()),
+            (true, false) => None,
+        })
+        .collect();
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), element);
+    let op = format!("reduce %x {{axes = {}, keep_dims = {keep_dims}, kind = {kind}}}", bracketed(axes));
+    writer.op("y", &op, &bracketed(&result), element);
+    Ok(writer.finish("reduce", "%y"))
+}
+
+/// Softmax along an axis. Kernels take the last one only, so others are exchanged with it.
+pub fn softmax(extents: &[usize], element: &str, axis: usize) -> String {
+    let (texts, last) = (symbolic(extents, &[axis]), extents.len() - 1);
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), element);
+    if axis == last {
+        writer.op("y", &format!("softmax %x {{axis = {last}}}"), &bracketed(&texts), element);
+        return writer.finish("softmax", "%y");
+    }
+    let (mut places, mut exchanged): (Vec<usize>, _) = ((0..extents.len()).collect(), texts.clone());
+    places.swap(axis, last);
+    exchanged.swap(axis, last);
+    let permutation = bracketed(&places);
+    let transposed = bracketed(&exchanged);
+    writer.op("t", &format!("transpose %x {{permutation = {permutation}}}"), &transposed, element);
+    writer.op("s", &format!("softmax %t {{axis = {last}}}"), &transposed, element);
+    writer.op("y", &format!("transpose %s {{permutation = {permutation}}}"), &bracketed(&texts), element);
+    writer.finish("softmax", "%y")
+}
+
+/// The gradient of softmax: y * (grad - sum(y * grad)), in f32.
+pub fn softmax_backward(extents: &[usize], element: &str, axis: usize) -> String {
+    let texts = symbolic(extents, &[axis]);
+    let full = bracketed(&texts);
+    let mut reduced = texts.clone();
+    reduced[axis] = "1".to_owned();
+    let mut writer = Writer::default();
+    writer.input("grad", &full, element);
+    writer.input("y", &full, element);
+    let (mut grad, mut y) = ("grad", "y");
+    if element != "f32" {
+        writer.op("grad.f32", "convert %grad", &full, "f32");
+        writer.op("y.f32", "convert %y", &full, "f32");
+        (grad, y) = ("grad.f32", "y.f32");
+    }
+    writer.op("weighted", &format!("mul %{grad}, %{y}"), &full, "f32");
+    let sum = format!("reduce %weighted {{axes = [{axis}], keep_dims = true, kind = sum}}");
+    writer.op("sum", &sum, &bracketed(&reduced), "f32");
+    writer.op("centered", &format!("sub %{grad}, %sum"), &full, "f32");
+    writer.op("dx", &format!("mul %centered, %{y}"), &full, "f32");
+    let mut last = "%dx";
+    if element != "f32" {
+        writer.op("rounded", "convert %dx", &full, element);
+        last = "%rounded";
+    }
+    writer.finish("softmax_backward", last)
+}
+
+/// Permutes axes.
+pub fn copy_transpose(extents: &[usize], element: &str, permutation: &[usize]) -> String {
+    let texts = symbolic(extents, &[]);
+    let result: Vec<&String> = permutation.iter().map(|axis| &texts[*axis]).collect();
+    let mut writer = Writer::default();
+    writer.input("x", &bracketed(&texts), element);
+    let op = format!("transpose %x {{permutation = {}}}", bracketed(permutation));
+    writer.op("y", &op, &bracketed(&result), element);
+    writer.finish("copy_transpose", "%y")
+}
+
+#[cfg(test)]
+mod tests;

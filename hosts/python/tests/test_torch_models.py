@@ -1,0 +1,90 @@
+"""Tests of `quantize_` and of the contest example."""
+
+import pathlib
+import runpy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F
+
+import fourfold.torch as ff
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.odd = torch.nn.Linear(64, 72), torch.nn.Linear(72, 24)
+        self.inner = torch.nn.Sequential(torch.nn.Linear(64, 40, bias=False))
+
+    def forward(self, x):
+        return self.inner(x), self.odd(F.relu(self.up(x)))
+
+
+def dense(layer):
+    """The values of a layer's weight, from the op that dequantizes them."""
+    n, k = layer.out_features, layer.in_features
+    program = f"""fir 1
+func @f(%w: tensor<[{n}, {k}], f4E2M1FN>, %s: tensor<[{n}, {k // 16}], f8E4M3FN, blocked>, %g: tensor<[1], f32>) {{
+  %l = swizzle_scales %s : tensor<[{n}, {k // 16}], f8E4M3FN, linear>
+  %d = block_dequantize %w, %l, %g {{block = 16}} : tensor<[{n}, {k}], f32>
+  return %d
+}}
+"""
+    return ff.segment(program, layer.weight, layer.weight_scale, layer.weight_global_scale)[0]
+
+
+@pytest.mark.parametrize("mode", ["w4a4", "w4a16"])
+def test_dense_models(mode):
+    torch.manual_seed(0)
+    model, x = Mlp(), torch.randn(2, 3, 64)
+    before = [parameter.clone() for parameter in (model.up.weight, model.inner[0].weight)]
+    expected = model(x)
+    assert ff.quantize_(model, mode) == ["up", "inner.0"], "K = 72 is no multiple of 16"
+    assert type(model.odd) is torch.nn.Linear
+    for layer, weight in zip((model.up, model.inner[0]), before):
+        assert (dense(layer) - weight).abs().max() < weight.abs().max() / 6
+        if mode == "w4a16":
+            y = x.double() @ dense(layer).double().T
+            y = y if layer.bias is None else y + layer.bias.double()
+            torch.testing.assert_close(layer(x), y.float(), rtol=1e-6, atol=1e-6)
+    for found, wanted in zip(model(x), expected):
+        assert found.shape == wanted.shape and (found - wanted).norm() < 0.25 * wanted.norm()
+    for m in (0, 1, 200):
+        assert model(torch.randn(m, 64))[0].shape == (m, 40)
+    with pytest.raises(ValueError, match="w4a4"):
+        ff.quantize_(model, "w8a8")
+
+
+def test_torchao_models(monkeypatch):
+    pytest.importorskip("torchao")
+    from torchao.prototype.mx_formats import inference_workflow as workflow
+    from torchao.quantization import quantize_
+
+    monkeypatch.setattr(workflow, "is_sm_at_least_100", lambda: True)
+    torch.manual_seed(0)
+    for config, mode in (
+        (workflow.NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False), "w4a4"),
+        (workflow.NVFP4WeightOnlyConfig(), "w4a16"),
+    ):
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128)).bfloat16()
+        quantize_(model, config)
+        weight = model[0].weight.dequantize(torch.float32)
+        assert ff.quantize_(model) == ["0"] and model[0].mode == mode
+        # torchao multiplies in another order, with one more rounding.
+        torch.testing.assert_close(dense(model[0]), weight, rtol=2**-22, atol=0)
+        x = torch.randn(5, 64).bfloat16()
+        close = x.float() @ weight.T + model[0].bias.float()
+        assert (model(x).float() - close).norm() < (0.2 if mode == "w4a4" else 0.005) * close.norm()
+
+
+def test_contest_example(capsys):
+    path = pathlib.Path(__file__).resolve().parents[1] / "examples/contest/submission.py"
+    runpy.run_path(str(path), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "M=128 N=256 K=256 L=1: 0 of 32768 differ",
+        "M=128 N=128 K=512 L=3: 0 of 49152 differ",
+        "M=384 N=256 K=192 L=2: 0 of 196608 differ",
+    ]
