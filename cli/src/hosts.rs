@@ -190,6 +190,27 @@ mod tests {
         assert_eq!(guides, present);
     }
 
+    /// The tested versions are those that the hosts' own files pin.
+    #[test]
+    fn tested_versions_are_pinned_by_the_tests_of_the_host() {
+        let read = |file: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hosts").join(file);
+            std::fs::read_to_string(path).expect("a file")
+        };
+        for (package, pin) in [
+            ("torch", read("python/tests/requirements.txt")),
+            ("torchao", read("python/tests/requirements.txt")),
+            ("onnxruntime", read("onnxruntime/tests/provider/requirements.txt")),
+            ("tract-core", read("tract/Cargo.toml")),
+        ] {
+            let known = hosts();
+            let mut packages = known.iter().flat_map(|host| &host.package);
+            let tested = &packages.find(|it| it.name == package).expect("a package").tested[0];
+            let pins = [format!("{package}=={tested}"), format!("{package} = \"={tested}\"")];
+            assert!(pin.lines().any(|line| pins.iter().any(|pin| line == pin)), "{package} {tested}");
+        }
+    }
+
     #[test]
     fn versions_are_judged() {
         let package = |required| Package {

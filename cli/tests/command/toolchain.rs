@@ -322,9 +322,17 @@ fn a_host_is_examined_instead_of_the_machine() {
         fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("it can be changed");
         assert_eq!(examined(&["c"]), (Some(0), state.into(), detail.into()));
     }
+    let python = folder.path().join("bin/python3");
+    let versions = r#"{"fourfold": "0.1.0", "numpy": "2.4.6", "torch": "2.11.0", "torchao": null}"#;
+    fs::write(&python, format!("#!/bin/sh\necho '@ {versions}'\n")).expect("it can be written");
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).expect("it can be changed");
+    let (code, report) = outcome(&fourfold(folder.path(), &[], &["doctor", "--json", "--host", "torch"]));
+    let findings = report["findings"].as_array().expect("findings");
+    let states: Vec<&str> = findings.iter().filter_map(|finding| finding["state"].as_str()).collect();
+    assert_eq!((code, states), (Some(0), vec!["ok", "ok", "ok", "note"]), "{report}");
     let unknown = fourfold(folder.path(), &[], &["doctor", "--host", "fortran"]);
     assert_eq!(unknown.status.code(), Some(2), "{}", errors(&unknown));
-    assert!(errors(&unknown).contains("the hosts are c"), "{}", errors(&unknown));
+    assert!(errors(&unknown).contains("the hosts are c, torch, onnxruntime, tract"), "{}", errors(&unknown));
     let both = fourfold(folder.path(), &[], &["doctor", "--host", "c", "--self-test"]);
     assert_eq!(both.status.code(), Some(2), "{}", errors(&both));
 }
