@@ -4,9 +4,20 @@
 use std::path::Path;
 use std::process::Command;
 
+fn run(arguments: &[&str]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut tests = Command::new("python3");
+    tests.arg("tests/run.py").args(arguments).current_dir(folder);
+    let status = tests.status().expect("python3 is installed");
+    assert!(status.success(), "{tests:?} failed: {status}");
+}
+
 #[test]
 fn the_wheel_passes_its_tests() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run.py");
-    let status = Command::new("python3").arg(script).status().expect("python3 is installed");
-    assert!(status.success(), "tests/run.py failed: {status}");
+    run(&[]);
+}
+
+#[test]
+fn the_vllm_plugin_passes_its_tests() {
+    run(&["--package", "../vllm"]);
 }

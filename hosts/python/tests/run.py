@@ -2,6 +2,7 @@
 
     python3 hosts/python/tests/run.py                  # installs PyTorch into the user's cache folder, once
     python3 hosts/python/tests/run.py --torch 2.11.0   # another version, without torchao
+    python3 hosts/python/tests/run.py --package hosts/vllm   # the tests of a package that needs this one
 
 Builds the wheel with cargo (profile dev), installs it into a folder of its own, and runs pytest with further arguments.
 """
@@ -49,14 +50,18 @@ def environment(lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", metavar="VERSION", help="version of PyTorch [default: tests/requirements.txt]")
+    parser.add_argument("--package", metavar="DIR", type=pathlib.Path, help="run the tests of this package instead")
     options, arguments = parser.parse_known_args()
     python = environment(requirements(options.torch))
+    packages = [TESTS.parent] if options.package is None else [TESTS.parent, options.package.resolve()]
     with tempfile.TemporaryDirectory(prefix="fourfold-python-") as target:
         install = [python, "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", "-q"]
-        install += ["--target", target, TESTS.parent, "--config-settings", "profile=dev"]
+        install += ["--no-build-isolation", "--target", target, *packages, "--config-settings", "profile=dev"]
         subprocess.run(install, check=True)
-        ours = {"PYTHONPATH": target, "TORCHINDUCTOR_CACHE_DIR": f"{target}/inductor", "PYTHONDONTWRITEBYTECODE": "1"}
-        pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no", TESTS, *arguments]
+        ours = {"PYTHONPATH": f"{target}:{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
+        ours["TORCHINDUCTOR_CACHE_DIR"] = f"{target}/inductor"
+        pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no"]
+        pytest += [packages[-1] / "tests", *arguments]
         sys.exit(subprocess.run(pytest, env=os.environ | ours).returncode)
 
 
