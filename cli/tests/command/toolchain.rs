@@ -332,7 +332,11 @@ fn a_host_is_examined_instead_of_the_machine() {
     assert_eq!((code, states), (Some(0), vec!["ok", "ok", "ok", "note"]), "{report}");
     let unknown = fourfold(folder.path(), &[], &["doctor", "--host", "fortran"]);
     assert_eq!(unknown.status.code(), Some(2), "{}", errors(&unknown));
-    assert!(errors(&unknown).contains("the hosts are c, torch, onnxruntime, tract"), "{}", errors(&unknown));
+    assert!(
+        errors(&unknown).contains("the hosts are c, torch, onnxruntime, tract, vllm"),
+        "{}",
+        errors(&unknown)
+    );
     let both = fourfold(folder.path(), &[], &["doctor", "--host", "c", "--self-test"]);
     assert_eq!(both.status.code(), Some(2), "{}", errors(&both));
 }

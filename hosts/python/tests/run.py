@@ -5,6 +5,7 @@
     python3 hosts/python/tests/run.py --package hosts/vllm   # the tests of a package that needs this one
 
 Builds the wheel with cargo (profile dev), installs it into a folder of its own, and runs pytest with further arguments.
+Without enough disk for PyTorch, it says so and runs nothing.
 """
 
 import argparse
@@ -19,6 +20,9 @@ import tempfile
 import time
 
 TESTS = pathlib.Path(__file__).resolve().parent
+
+# What an installation of PyTorch takes while pip unpacks it.
+NEEDED_BYTES = 10 << 30
 
 
 def requirements(torch):
@@ -37,6 +41,10 @@ def environment(lines):
     with open(cache / f"python-tests-{key}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
+            free = min(shutil.disk_usage(place).free for place in (cache, tempfile.gettempdir()))
+            if free < NEEDED_BYTES:
+                print(f"skipped: PyTorch needs {NEEDED_BYTES >> 30} GiB, and {free / (1 << 30):.1f} GiB are free")
+                sys.exit(0)
             start = time.monotonic()
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
