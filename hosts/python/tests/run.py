@@ -70,7 +70,8 @@ def main():
         ours["TORCHINDUCTOR_CACHE_DIR"] = f"{target}/inductor"
         pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no"]
         pytest += [packages[-1] / "tests", *arguments]
-        sys.exit(subprocess.run(pytest, env=os.environ | ours).returncode)
+        # Python imports from the working folder first, and the sources there have no library.
+        sys.exit(subprocess.run(pytest, env=os.environ | ours, cwd=target).returncode)
 
 
 if __name__ == "__main__":
