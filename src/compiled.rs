@@ -9,8 +9,8 @@ use fourfold_executor::cache::CacheKey;
 use fourfold_executor::device::{Device, DeviceError, Gpu};
 use fourfold_executor::service::{Built, CompileService, Event, Listener, Outcome, Request, Wait};
 use fourfold_executor::{
-    Kernels, Machine, NO_DEVICE, PendingKernel, Preparation, Refused, Run, RunOptions, RunReason,
-    SegmentKernel, SegmentRun,
+    FALLBACK_SEGMENT, Kernels, Machine, NO_DEVICE, PendingKernel, Preparation, Refused, Run, RunOptions,
+    RunReason, SegmentKernel, SegmentRun,
 };
 use fourfold_ir::{Bound, SymbolValues, Tensor, bind};
 use fourfold_scheduler::Plan;
@@ -418,16 +418,20 @@ impl Compiled {
         Preparation::of_segment(program, partition, segment, symbols, &machine)
     }
 
-    /// The refusal without a device: the segment's own reason, or the first reason of any segment.
+    /// The refusal without a device: the segment's own reason, or the first reason of any segment. A program without
+    /// kernels opens no device.
     fn without_device(&self, segment: Option<usize>) -> Refused {
-        let known =
-            segment.map_or(0..self.planned.partition().segments.len(), |segment| segment..segment + 1);
-        let reason = known.into_iter().find_map(|segment| self.unavailable(segment));
-        let (code, message) = match reason {
-            Some(reason) => (reason.code, reason.message.clone()),
-            None => (NO_DEVICE, "no device can run the program's kernels".to_owned()),
-        };
-        Refused { code, segment, message }
+        let segments = &self.planned.partition().segments;
+        let mut known = segment.map_or(0..segments.len(), |segment| segment..segment + 1);
+        if let Some(reason) = known.clone().find_map(|segment| self.unavailable(segment)) {
+            return Refused { code: reason.code, segment, message: reason.message.clone() };
+        }
+        let is_fallback = |at: &usize| segments.get(*at).is_some_and(|segment| segment.plan().is_none());
+        if let Some(at) = known.find(is_fallback) {
+            let message = format!("segment {at} runs on the fallback; run such programs with `run`");
+            return Refused { code: FALLBACK_SEGMENT, segment: Some(at), message };
+        }
+        Refused { code: NO_DEVICE, segment, message: "no device can run the program's kernels".to_owned() }
     }
 
     /// The plan, for owners that outlive this.

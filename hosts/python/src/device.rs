@@ -5,8 +5,8 @@
 //!
 //! Launches of one prepared program share a workspace, so they must run one after the other: the stream is part of the
 //! key. A capture takes the program that the warm-up prepared, if need be from another stream, which must have ended its
-//! work. That program is kept forever, because the graph launches its kernels with its workspace. Others are freed,
-//! oldest first, when more than [`LIMIT`] are kept.
+//! work. That program is kept forever, because the graph launches its kernels with its workspace. Of the others, the
+//! least recently used one is freed when there are more than [`LIMIT`].
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -19,7 +19,7 @@ use crate::error::{Error, check};
 use crate::module::{Extents, Module, Operand, api};
 use crate::shim::{Tensor, ok, open, shim};
 
-/// The number of prepared programs that are kept.
+/// The number of prepared programs that are kept besides those of graphs.
 const LIMIT: usize = 256;
 
 type CurrentStream = unsafe extern "C" fn(i32, *mut *mut c_void) -> i32;
@@ -105,8 +105,8 @@ impl Cache {
     /// on one stream, waits, and captures on another. Returns false if there is none.
     fn take_over(&mut self, key: &Key) -> bool {
         let is_same = |other: &Key| other.module == key.module && other.symbols == key.symbols;
-        let mut unused = self.prepared.iter().filter(|(_, prepared)| !prepared.was_captured);
-        let Some(other) = unused.find(|(other, _)| is_same(other)).map(|(other, _)| other.clone()) else {
+        let Some(other) = self.evictable().map(|(other, _)| other).find(|other| is_same(other)).cloned()
+        else {
             return false;
         };
         if let Some(prepared) = self.prepared.remove(&other) {
@@ -115,10 +115,16 @@ impl Cache {
         true
     }
 
+    /// The programs that no graph may launch.
+    fn evictable(&self) -> impl Iterator<Item = (&Key, &Prepared)> {
+        self.prepared.iter().filter(|(_, prepared)| !prepared.was_captured)
+    }
+
     /// Frees the least recently used program that no graph may launch.
     fn evict(&mut self, cuda: &Cuda) -> Result<(), Error> {
-        let unused = self.prepared.iter().filter(|(_, prepared)| !prepared.was_captured);
-        let Some(key) = unused.min_by_key(|(_, prepared)| prepared.used).map(|(key, _)| key.clone()) else {
+        let Some(key) =
+            self.evictable().min_by_key(|(_, prepared)| prepared.used).map(|(key, _)| key.clone())
+        else {
             return Ok(());
         };
         let oldest = &self.prepared[&key];
@@ -203,7 +209,7 @@ pub fn launch(
                 "this program was not run with these shapes before its capture; run it once on any stream, and wait",
             ));
         }
-        if cache.prepared.len() >= LIMIT {
+        if cache.evictable().count() >= LIMIT {
             cache.evict(cuda)?;
         }
         // SAFETY: the addresses are those of live tensors of the checked sizes, and the stream is torch's.

@@ -118,6 +118,21 @@ func @layer(%a: tensor<[2*M, 64], f4E2M1FN>, %sfa: tensor<[2*M, 4], f8E4M3FN, bl
 }
 
 #[test]
+fn a_program_without_kernels_says_why_it_is_not_capturable() {
+    let source = "fir 1
+func @softmax(%x: tensor<[M, 32], f32>) {
+  %y = softmax %x {axis = 0} : tensor<[M, 32], f32>
+  return %y
+}
+";
+    let module = Host::new(&[("device", "none")]).compile(source, 0).expect("a module");
+    for symbols in [&[("M", 3)][..], &[]] {
+        let (capturable, why_not) = module.capturable(symbols);
+        assert!(!capturable && why_not.starts_with("fallback_segment: "), "{why_not}");
+    }
+}
+
+#[test]
 fn every_op_has_a_decision() {
     let source = "fir 1
 func @layer(%x: tensor<[M, 32], f32>, %a: tensor<[M, 64], f4E2M1FN>, %sfa: tensor<[M, 4], f8E4M3FN, blocked>,
