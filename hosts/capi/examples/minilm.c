@@ -34,7 +34,7 @@ static void print_plan(const fourfold_api *api, fourfold_backend *backend, fourf
   api->report_destroy(query.report);
 }
 
-/* Compares both outputs: the first is bf16 and equals its reference, the second is f32 and close to it. */
+/* Compares both outputs: the first is bf16, with few values rounded to the other neighbour, the second is f32. */
 static void compare(const tensor_file *file, const char *const outputs[2], const int64_t bytes[2], const char *what) {
   int64_t shape[MAX_AXES];
   int32_t ndim;

@@ -8,13 +8,15 @@
  *  - The ABI grows by appending fields. An argument struct begins with its size, which tells the library how many of
  *    its fields the caller knows. FOURFOLD_INIT sets it. Fields that the caller does not know have their default.
  *  - Every call returns NULL, or an error that the caller frees with error_destroy. A struct's "out" fields are written
- *    on success only.
+ *    on success only. After an error of a run or a launch, the contents of output tensors are undefined.
  *  - Handles are freed with their *_destroy function, which takes NULL. A handle keeps what it was made from alive, so
- *    the order does not matter. No other function takes NULL for a handle.
+ *    the order does not matter. A handle must not be destroyed while another call uses it.
+ *  - The caller allocates outputs. module_info has their shapes and sizes.
  *  - Strings, tensors and the program's text are borrowed for the duration of a call. "Owned by H" means: valid until
  *    the handle H is destroyed.
- *  - Functions may be called from any thread. Calls on one session or one prepared program are serialized.
- *  - The library stays loaded: open it once, and never close it.
+ *  - Functions may be called from any thread. Calls on one session or one prepared program are serialized. No CUDA
+ *    context has to be current: the library uses the primary context of the device.
+ *  - Do not close the library after dlopen: its threads outlive a call.
  */
 #ifndef FOURFOLD_H
 #define FOURFOLD_H
@@ -62,11 +64,12 @@ typedef struct fourfold_info fourfold_info;
 typedef struct fourfold_session fourfold_session;
 typedef struct fourfold_prepared fourfold_prepared;
 
-/* Error codes. error_reason has a more specific code, such as "no_device" or "extent_range". */
+/* Error codes. error_reason has a more specific code, such as "no_device": hosts/capi/README.md lists them. */
 enum {
   FOURFOLD_INVALID_ARGUMENT = 3,    /* the program, a tensor or an argument is wrong */
   FOURFOLD_RESOURCE_EXHAUSTED = 8,  /* memory, disk or processes ran out */
-  FOURFOLD_FAILED_PRECONDITION = 9, /* no driver, no device, or a kernel that is not built here */
+  FOURFOLD_FAILED_PRECONDITION = 9, /* no driver or device, the device failed, files are unusable, or a kernel is not
+                                       built (yet) */
   FOURFOLD_UNIMPLEMENTED = 12,      /* Fourfold cannot do this: the host keeps its own path */
   FOURFOLD_INTERNAL = 13            /* a bug in Fourfold */
 };
@@ -128,14 +131,16 @@ typedef struct {
   uint64_t byte_offset;
 } fourfold_tensor;
 
+#define FOURFOLD_NO_SEGMENT 0xFFFFFFFFu
+
 /* The decision for one op of the program as given, in the order of its text. */
 typedef struct {
   uint32_t op;      /* position in the program */
-  uint32_t segment; /* position of its segment; 0xFFFFFFFF if it was removed */
+  uint32_t segment; /* position of its segment; FOURFOLD_NO_SEGMENT if it was removed */
   uint32_t tier;    /* FOURFOLD_TIER_* */
   uint32_t reserved;
   fourfold_str name;    /* "%result = mnemonic" */
-  fourfold_str reason;  /* the stable code of the reason that the op is in no kernel; empty if it is in one */
+  fourfold_str reason;  /* the stable code of the reason that the op is in no kernel; empty if there is none */
   fourfold_str message; /* that reason, for people */
 } fourfold_decision;
 
@@ -165,19 +170,24 @@ typedef struct {
   int64_t extent;
 } fourfold_symbol;
 
-/* Receives progress lines. May be called on any thread until the backend and its modules are destroyed. */
+/*
+ * Receives progress lines; level 0 is information, 1 a warning. May be called on any thread until the process ends, so
+ * `user` must stay valid as long. It must not call functions of the library.
+ */
 typedef void (*fourfold_log_fn)(void *user, int32_t level, fourfold_str line);
 
 /*
  * Options of a backend, all optional:
- *   target      target to plan for, such as "sm_120a" or "cpu" [default: the GPU's own, else "sm_100a"]
- *   device      ordinal of the GPU, or "none" [default: the first GPU, if there is one]
- *   claim       "everything", "device" or "kernels_only" [default: everything]
+ *   target      target to plan for, such as "sm_120a" or "cpu" [default: the GPU's own, else "sm_100a"; with
+ *               emulate, the first target that can be emulated]
+ *   device      ordinal of the GPU, or "none" [default: the first GPU, if there is one]; FOURFOLD_DEVICE is not read
+ *   claim       "everything", "device" or "kernels_only" [default: everything]; for query_support: a module whose
+ *               program has other ops cannot be run as a whole
  *   contract    "true" lets normalization drop roundings that the program states [default: false]
  *   emulate     "true" runs Blackwell kernels on a Hopper GPU, for tests [default: false]
  *   provision   "true" installs the pinned compiler if none is found [default: false]
  *   known_bad   "true" allows compilers with known miscompilations [default: false]
- *   cache       folder for built kernels, or "none" [default: the user's cache folder]
+ *   cache       folder for built kernels, or "none", which excludes tiers [default: the user's cache folder]
  *   tiers       files of `fourfold pack` and shared folders with built kernels, separated by commas; their code is run
  *               [default: FOURFOLD_CACHE_TIERS]
  *   jobs        number of concurrent compilers [default: by cores and memory]
@@ -222,7 +232,7 @@ typedef struct {
   size_t struct_size;
   void *ext;
   fourfold_module *module;
-  int64_t timeout_ms; /* -1: no limit; 0: only ask */
+  int64_t timeout_ms; /* -1: no limit; 0, as FOURFOLD_INIT sets it: only ask */
   uint32_t is_ready;  /* out: 1 if no kernel is being built */
   uint32_t reserved;
 } fourfold_module_wait_args;
@@ -232,7 +242,7 @@ typedef struct {
   size_t struct_size;
   void *ext;
   const fourfold_module *module;
-  const fourfold_symbol *symbols; /* any of the program's symbols */
+  const fourfold_symbol *symbols; /* some or all of the program's symbols */
   size_t symbol_count;
   fourfold_info *info;                   /* out; owns the following */
   const fourfold_port *inputs, *outputs; /* out */
@@ -242,16 +252,17 @@ typedef struct {
   int64_t workspace_size;                /* out: bytes for prepare, -1 if it would fail or the extents are unknown */
   size_t workspace_align;                /* out */
   uint32_t is_ready;                     /* out: 1 if no kernel is being built */
-  uint32_t is_capturable;                /* out: 1 if prepare would succeed */
-  fourfold_str why_not;                  /* out: the reason if it would fail */
-  fourfold_str compat;                   /* out: the target and the version that plans and kernels depend on */
+  uint32_t is_capturable;                /* out: 1 if nothing known prevents prepare on the module */
+  fourfold_str why_not;                  /* out: the reason if something does */
+  fourfold_str compat;                   /* out: a stored plan is valid for a library that returns the same text */
 } fourfold_module_info_args;
 
 /*
  * Runs a module once, and returns when the outputs are written. The tensors are in the order of the module's ports. If
  * all are on the host, segments without a kernel run on the CPU. If all are on one device, every segment must run
  * there: nothing falls back. Then the work is put on `stream`, a CUstream of the device's primary context (NULL: the
- * default stream), and this call waits for it. A session or a prepared program is faster for repeated calls.
+ * default stream), and this call waits for it. Tensors in both places are an error; a session takes them. A session
+ * or a prepared program is faster for repeated calls.
  */
 typedef struct {
   size_t struct_size;
@@ -280,8 +291,9 @@ typedef struct {
 } fourfold_session_create_args;
 
 /*
- * Runs a session once, and returns when the outputs are written. Each tensor is on the host or on the device. Memory on
- * the device must be ready: work that writes it must have ended.
+ * Runs a session once, and returns when the outputs are written. Each tensor is on the host or on the device. The
+ * session has a stream of its own, so work that writes device memory of an input must have ended. If a segment cannot
+ * run on the device, the call runs segment by segment, some of them on the CPU.
  */
 typedef struct {
   size_t struct_size;
@@ -294,8 +306,11 @@ typedef struct {
 } fourfold_session_run_args;
 
 /*
- * Prepares launches for given extents. Fails if a segment would run on the CPU. Waits for the device, so it must not be
- * called while a stream is being captured.
+ * Prepares launches for given extents, of either a module or a session. Fails if a segment would run on the CPU. Waits
+ * for the stream, which must not be captured.
+ *
+ * An output may overlap no other tensor, nor the workspace. Some kernels need aligned addresses, such as those of
+ * cuMemAlloc.
  */
 typedef struct {
   size_t struct_size;
@@ -307,7 +322,8 @@ typedef struct {
   void *const *inputs;  /* device addresses, in the order of the ports; NULL for a value without elements */
   void *const *outputs; /* likewise */
   size_t input_count, output_count;
-  void *workspace; /* device memory of workspace_size bytes, aligned to workspace_align; NULL: the library allocates */
+  void *workspace; /* device memory of workspace_size bytes, aligned to workspace_align; NULL, as for a session, whose
+                      size is not known: the library allocates */
   size_t workspace_size;
   void *stream;                 /* a CUstream to prepare on; NULL: the default stream */
   fourfold_prepared *prepared;  /* out */
@@ -317,9 +333,12 @@ typedef struct {
  * Puts a prepared program on a stream. Checks addresses and launches: does not wait, allocates no device memory, and
  * can be captured in a CUDA graph, which keeps the addresses of its capture.
  *
- * The arrays may be NULL: the previous addresses then remain. Several launches may be in flight if the device runs them
- * one after the other, as on one stream: they share the workspace. Until the device is done, the memory must stay valid
- * and the prepared program must not be destroyed.
+ * With both counts 0, the previous addresses remain. Several launches may be in flight if the device runs them one
+ * after the other, as on one stream: they share the workspace. Each replay of a graph is a launch. Until the last
+ * launch is done, the memory must stay valid and the prepared program must not be destroyed.
+ *
+ * If a launch fails, earlier kernels are on the stream already. An index of a `gather` outside its axis is not
+ * reported; execute and session_run report it.
  */
 typedef struct {
   size_t struct_size;

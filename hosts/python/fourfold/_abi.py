@@ -238,8 +238,8 @@ class Api(c.Structure):
 class Error(Exception):
     """An error of Fourfold.
 
-    `code` is one of the codes below, `reason` a stable word such as `"no_device"` or `"unknown_op"`, and the text says
-    what to do.
+    `code` is one of the codes below, `reason` a stable word such as `"no_device"` or `"unknown_op"`, and `message` the
+    text.
     """
 
     INVALID_ARGUMENT = 3

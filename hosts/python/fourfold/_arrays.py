@@ -85,7 +85,7 @@ class Array:
 
     def _from_dlpack(self, value):
         on_host = value.__dlpack_device__()[0] in (_abi.CPU, _abi.CUDA_HOST)
-        # 1 is CUDA's default stream, on which a module runs.
+        # 1 is CUDA's default stream, on which a module runs. Sessions state that arrays must be ready.
         capsule = value.__dlpack__() if on_host else value.__dlpack__(stream=1)
         name = _capsule_name(capsule)
         offset = _VERSIONED if name == b"dltensor_versioned" else 0

@@ -30,7 +30,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """Ops that run together: one kernel, or a part of the fallback."""
+    """Ops that run together: one kernel or library call on the GPU, or a part of the fallback."""
 
     tier: str
     op_count: int
@@ -104,7 +104,8 @@ class Backend(_Handle):
     """Plans and compiles programs for one target and device.
 
     Options, all with the meaning of `hosts/capi/include/fourfold.h`: `target`, `device`, `claim`, `contract`,
-    `emulate`, `provision`, `known_bad`, `cache`, `jobs`, `build`. `log(level, line)` receives progress, on any thread.
+    `emulate`, `provision`, `known_bad`, `cache`, `tiers`, `jobs`, `build`. `log(level, line)` receives progress, on any
+    thread; level 1 is a warning.
     """
 
     def __init__(self, *, log=None, **options):
@@ -207,7 +208,7 @@ class Module(_Handle):
         return self._info(extents, read)
 
     def wait(self, timeout=None):
-        """Waits at most `timeout` seconds for kernels that are built in the background. Returns true if all are."""
+        """Waits at most `timeout` seconds for kernels that are built in the background. Returns true if none is."""
         milliseconds = -1 if timeout is None else max(0, round(timeout * 1000))
         args = _abi.ModuleWaitArgs(module=self._handle, timeout_ms=milliseconds)
         call(api.module_wait, args)
@@ -259,7 +260,10 @@ class Session(_Handle):
         self.was_prepared = None  # after a call: every segment ran on the GPU
 
     def __call__(self, /, *, out=None, **arrays):
-        """Runs the program; like a call of the module, without params."""
+        """Runs the program; like a call of the module, without params.
+
+        A session has a stream of its own: work that writes CUDA arrays must have ended.
+        """
         inputs = [port for port in self._module.inputs if not port.is_param]
         args = _abi.SessionRunArgs(session=self._handle)
         results = _run(args, api.session_run, inputs, self._module.outputs, arrays, out, dict(self._known))
@@ -267,7 +271,7 @@ class Session(_Handle):
         return results
 
     def prepare(self, symbols, inputs, outputs, *, stream=0, workspace=0, workspace_size=0):
-        """Like `Module.prepare`, with the inputs that are no params."""
+        """Like `Module.prepare`, with the inputs that are not params."""
         return Prepared({"session": self._handle}, symbols, inputs, outputs, stream, workspace, workspace_size, self)
 
 
