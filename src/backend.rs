@@ -315,17 +315,17 @@ impl Backend {
         let target = &self.capabilities.target;
         let refuse = |message: String| RunReason { code: NO_DEVICE, message };
         let gpu = self.gpu.as_ref().map_err(|why| {
-            refuse(format!("no GPU of target {target} was found ({why}): the kernel ran on the CPU"))
+            refuse(format!("no GPU of target {target} was found ({why}): kernels run on the CPU"))
         })?;
         match gpu.target() {
             Some(own) if own == target && !self.emulate => Ok((gpu, Execution::Native)),
             Some(EMULATOR) if self.emulate => Ok((gpu, Execution::Emulated)),
             _ if self.emulate => Err(refuse(format!(
-                "kernels are emulated on a GPU of target {EMULATOR}, but this GPU is {gpu}: the kernel ran on the CPU"
+                "kernels are emulated on a GPU of target {EMULATOR}, but this GPU is {gpu}: kernels run on the CPU"
             ))),
-            _ => Err(refuse(format!(
-                "the GPU {gpu} cannot run kernels for {target}: the kernel ran on the CPU"
-            ))),
+            _ => {
+                Err(refuse(format!("the GPU {gpu} cannot run kernels for {target}: kernels run on the CPU")))
+            }
         }
     }
 

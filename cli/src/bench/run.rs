@@ -71,7 +71,7 @@ pub fn bench(
     let gpu = match backend.execution() {
         Ok((gpu, _)) => gpu.clone(),
         Err(reason) => {
-            let message = reason.message.trim_end_matches(": the kernel ran on the CPU").to_owned();
+            let message = reason.message.trim_end_matches(": kernels run on the CPU").to_owned();
             return Err(Error::NoDevice { message });
         }
     };
