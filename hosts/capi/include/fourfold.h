@@ -338,7 +338,7 @@ typedef struct {
  * launch is done, the memory must stay valid and the prepared program must not be destroyed.
  *
  * If a launch fails, earlier kernels are on the stream already. An index of a `gather` outside its axis is not
- * reported; execute and session_run report it.
+ * reported: ask prepared_fault. execute and session_run report it.
  */
 typedef struct {
   size_t struct_size;
@@ -384,6 +384,9 @@ typedef struct {
 
   fourfold_error *(*prepare)(fourfold_prepare_args *);
   fourfold_error *(*launch)(const fourfold_launch_args *);
+  /* Returns the first fault of the launches since the last query, such as an index of a `gather` outside its axis, or
+     NULL. Results of a launch with a fault are wrong. Every launch must have ended. */
+  fourfold_error *(*prepared_fault)(fourfold_prepared *);
   void (*prepared_destroy)(fourfold_prepared *);
 } fourfold_api;
 

@@ -315,6 +315,7 @@ pub struct Api {
     pub session_destroy: unsafe extern "C" fn(*mut Session),
     pub prepare: unsafe extern "C" fn(*mut PrepareArgs) -> *mut Error,
     pub launch: unsafe extern "C" fn(*const LaunchArgs) -> *mut Error,
+    pub prepared_fault: unsafe extern "C" fn(*mut Prepared) -> *mut Error,
     pub prepared_destroy: unsafe extern "C" fn(*mut Prepared),
 }
 

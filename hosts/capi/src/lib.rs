@@ -49,6 +49,7 @@ static API: Api = Api {
     session_destroy: session::session_destroy,
     prepare: prepared::prepare,
     launch: prepared::launch,
+    prepared_fault: prepared::prepared_fault,
     prepared_destroy: prepared::prepared_destroy,
 };
 

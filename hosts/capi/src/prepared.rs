@@ -168,6 +168,23 @@ pub unsafe extern "C" fn launch(args: *const LaunchArgs) -> *mut abi::Error {
     })
 }
 
+/// `fourfold_api.prepared_fault`.
+///
+/// # Safety
+/// As the header says.
+pub unsafe extern "C" fn prepared_fault(prepared: *mut abi::Prepared) -> *mut abi::Error {
+    guard(|| {
+        // SAFETY: the caller vouches for the handle.
+        let prepared = unsafe { handle::<PreparedHandle>(prepared)? };
+        let mut program = prepared.program.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the caller has waited for every launch.
+        match unsafe { program.fault()? } {
+            Some(fault) => Err(fourfold::Error::Run(fault).into()),
+            None => Ok(()),
+        }
+    })
+}
+
 /// `fourfold_api.prepared_destroy`.
 ///
 /// # Safety

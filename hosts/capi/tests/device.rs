@@ -265,6 +265,7 @@ fn launches_take_fresh_addresses(driver: &Driver, module: &Module) {
         program.launch(driver, &[], &[]).expect("a launch at the same addresses");
         assert_eq!(driver.count(ALLOCATIONS), before, "launches allocate nothing");
         driver.wait();
+        call(api().prepared_fault, program.0).expect("no fault");
         for ((_, output), (tensors, expected)) in sets.iter().zip(&cases) {
             let expected = match by_session {
                 true => with_params_of(shared, tensors),

@@ -231,6 +231,7 @@ class Api(c.Structure):
         ("session_destroy", _DESTROY),
         ("prepare", _call(PrepareArgs)),
         ("launch", _call(LaunchArgs)),
+        ("prepared_fault", c.CFUNCTYPE(c.c_void_p, c.c_void_p)),
         ("prepared_destroy", _DESTROY),
     ]
 
@@ -280,7 +281,11 @@ def text(value):
 def call(function, args):
     """Calls a function of the table, and raises its error."""
     args.struct_size = c.sizeof(args)
-    error = function(c.byref(args))
+    check(function(c.byref(args)))
+
+
+def check(error):
+    """Raises an error of the table, unless it is null."""
     if error:
         code, message, reason = api.error_code(error), str(api.error_message(error)), str(api.error_reason(error))
         api.error_destroy(error)

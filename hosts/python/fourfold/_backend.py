@@ -5,7 +5,7 @@ import dataclasses
 import weakref
 
 from . import _abi, _arrays
-from ._abi import Error, api, call, text
+from ._abi import Error, api, call, check, text
 from ._types import Signature, Type, solve
 
 TIERS = ("kernel", "device", "fallback", "removed")
@@ -308,6 +308,13 @@ class Prepared(_Handle):
             args.inputs, args.input_count = (c.c_void_p * len(inputs))(*inputs), len(inputs)
             args.outputs, args.output_count = (c.c_void_p * len(outputs))(*outputs), len(outputs)
         call(api.launch, args)
+
+    def check(self):
+        """Raises the first fault of the launches since the last call, such as an index of a `gather` outside its axis.
+
+        Every launch must have ended.
+        """
+        check(api.prepared_fault(self._handle))
 
 
 def _bind(ports, arrays, known):

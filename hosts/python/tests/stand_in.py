@@ -108,6 +108,7 @@ def prepared_launches(rng):
     assert (count("allocations"), count("waits")) == before
     assert np.isnan(floats(outputs[0], 37, 40)).all(), "launches do not wait"
     wait(stream)
+    prepared.check()
     for x, y in zip(inputs, outputs):
         np.testing.assert_array_equal(floats(y, 37, 40), expected(x, w0, w1))
     try:

@@ -85,6 +85,7 @@ fn structs_are_checked() {
     argument(call(api().prepare, &mut prepare), "give either a module or a session");
     let launch: LaunchArgs = args();
     argument(call_const(api().launch, &launch), "the prepared program is NULL");
+    argument(call(api().prepared_fault, ptr::null_mut()), "the prepared program is NULL");
     let module = host.compile(&fixture("minilm_ffn.fir"), 0).expect("a module");
     argument(module.wait(-2), "timeout_ms is -2");
 }
