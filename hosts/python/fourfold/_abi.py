@@ -1,5 +1,6 @@
 """The C interface of Fourfold, as ctypes. `hosts/capi/include/fourfold.h` documents every field."""
 
+import atexit
 import ctypes as c
 import pathlib
 
@@ -270,6 +271,8 @@ def _load():
 
 
 library, api = _load()
+# ctypes releases Python's lock during the call, so that log functions that are running can return.
+atexit.register(library.fourfold_python_close_log)
 
 
 def text(value):

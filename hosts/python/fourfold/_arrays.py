@@ -51,7 +51,10 @@ def dtype(element):
 
 def pack(codes):
     """Packs FP4 codes or values, one each byte as ml_dtypes has them, into bytes: the even index in the low nibble."""
-    codes = np.ascontiguousarray(codes).view(np.uint8) & 0xF
+    codes = np.ascontiguousarray(codes)
+    if codes.dtype.itemsize != 1:
+        raise TypeError(f"codes are one byte each, but the array has the dtype {codes.dtype}")
+    codes = codes.view(np.uint8) & 0xF
     if codes.shape[-1] % 2:
         raise ValueError(f"FP4 is packed in pairs along the last axis, but its extent is {codes.shape[-1]}")
     return codes[..., 0::2] | codes[..., 1::2] << 4
@@ -71,7 +74,8 @@ class Array:
         element = self.port.type.element
         if ml_dtypes is not None and array.dtype == np.dtype(ml_dtypes.float4_e2m1fn) and element == "f4E2M1FN":
             array = pack(array)
-        array = np.ascontiguousarray(array)
+        # NumPy makes an array of one axis of a scalar there.
+        array = np.ascontiguousarray(array) if array.ndim else array
         if element == "bf16" and array.dtype == np.uint16:
             kind = DLPACK["bf16"]
         elif array.dtype == dtype(element) and element not in ("f4E2M1FN",):

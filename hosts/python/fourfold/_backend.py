@@ -99,6 +99,9 @@ class _Handle:
         self._free = weakref.finalize(self, destroy, handle)
         self._free.atexit = False
 
+    def __reduce_ex__(self, protocol):
+        raise TypeError(f"a {type(self).__name__} of Fourfold cannot be copied or pickled: create it again")
+
 
 class Backend(_Handle):
     """Plans and compiles programs for one target and device.
@@ -117,9 +120,11 @@ class Backend(_Handle):
             kept += [key_data, value_data]
         args = _abi.BackendCreateArgs(options=entries, option_count=len(options))
         if log is not None:
-            args.log = self._log = _abi.LOG(lambda _, level, line: log(level, str(line)))
+            own = _abi.LOG(lambda _, level, line: log(level, str(line)))
             # Builds in the background may still call it when this object is gone.
-            _KEPT.append(self._log)
+            _KEPT.append(own)
+            args.log = c.cast(_abi.library.fourfold_python_log, _abi.LOG)
+            args.log_user = c.cast(own, c.c_void_p)
         call(api.backend_create, args)
         super().__init__(args.backend, api.backend_destroy)
 

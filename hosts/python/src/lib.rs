@@ -1,6 +1,6 @@
 //! The native library of the Python package `fourfold`.
 //!
-//! It exports two functions. [`fourfold_plugin_query`] returns the table of the C interface, which `import fourfold`
+//! It exports these functions. [`fourfold_plugin_query`] returns the table of the C interface, which `import fourfold`
 //! calls through ctypes. [`register::fourfold_torch_register`] defines the ops of `import fourfold.torch`.
 //!
 //! | module | task |
@@ -12,10 +12,12 @@
 //! | [`programs`] | writes the program of each op |
 //! | [`module`] | compiles programs once, and checks tensors |
 //! | [`run`] | runs a program on tensors of the host or of a GPU |
+//! | [`log`] | passes lines of builds to Python, until it ends |
 //! | [`device`] | prepares launches, once for each stream and shape |
 
 pub mod device;
 pub mod error;
+pub mod log;
 pub mod module;
 pub mod ops;
 pub mod programs;

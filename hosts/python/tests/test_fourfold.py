@@ -1,6 +1,10 @@
 """Tests of `import fourfold`, without PyTorch."""
 
+import copy
 import pathlib
+import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -212,3 +216,51 @@ def test_signatures_of_fixtures(backend):
         assert signature.outputs == tuple((port.name, port.type) for port in module.outputs), path
         checked += 1
     assert checked > 20
+
+
+def test_handles_are_not_copied():
+    backend = fourfold.Backend(device="none")
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            make(backend)
+
+
+def test_scalars_are_inputs_and_outputs():
+    program = """fir 1
+func @scale(%x: tensor<[3], f32>, %s: tensor<[], f32>) {
+  %y = mul %x, %s : tensor<[3], f32>
+  %sum = reduce %y {axes = [0], keep_dims = false, kind = sum} : tensor<[], f32>
+  return %y, %sum
+}
+"""
+    module = fourfold.Backend(device="none").compile(program)
+    result = module(x=np.array([1, 2, 4], np.float32), s=np.float32(0.5))
+    np.testing.assert_array_equal(result["y"], [0.5, 1, 2])
+    assert result["sum"].shape == () and result["sum"] == 3.5
+
+
+def test_codes_are_bytes():
+    with pytest.raises(TypeError, match="float32"):
+        fourfold.pack(np.zeros((2, 4), np.float32))
+
+
+ENDING = '''
+import fourfold, tempfile
+program = """fir 1
+func @layer(%a: tensor<[M, 64], f4E2M1FN>, %sfa: tensor<[M, 4], f8E4M3FN, blocked>,
+    param %b: tensor<[8, 64], f4E2M1FN>, param %sfb: tensor<[8, 4], f8E4M3FN, blocked>) {
+  %y = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[M, 8], f32>
+  return %y
+}
+"""
+with tempfile.TemporaryDirectory() as cache:
+    log = lambda level, line: None
+    backend = fourfold.Backend(target="sm_120a", device="none", build="always", cache=cache, log=log)
+    module = backend.compile(program, background=True)
+    module.cancel()
+'''
+
+
+def test_a_process_ends_while_kernels_are_built():
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", ENDING], check=True, timeout=120)

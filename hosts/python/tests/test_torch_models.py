@@ -57,6 +57,49 @@ def test_dense_models(mode):
         ff.quantize_(model, "w8a8")
 
 
+def test_models_of_layers_that_have_rules_of_their_own():
+    torch.manual_seed(3)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
+    x = torch.randn(2, 5, 64)
+    with torch.no_grad():
+        dense = layer(x)
+        assert ff.quantize_(layer) == ["linear1", "linear2"]
+        assert not layer.linear1.training
+        error = (layer(x) - dense).norm() / dense.norm()
+    assert 0 < error < 0.2
+
+    shared = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU())
+    shared.append(shared[0])
+    assert ff.quantize_(shared) == ["0", "2"] and shared[0] is shared[2]
+
+    hooked = torch.nn.Sequential(torch.nn.Linear(32, 32))
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert ff.quantize_(hooked) == []
+
+
+@pytest.mark.parametrize("mode", ["w4a4", "w4a16"])
+def test_conversion_keeps_the_scale(mode):
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 48))
+    with torch.no_grad():
+        model[0].weight *= 1e-3
+        x = torch.randn(3, 64)
+        dense = torch.nn.functional.linear(x, model[0].weight, model[0].bias)
+        ff.quantize_(model, mode)
+        scale = model[0].weight_global_scale.clone()
+        model.to(torch.bfloat16)
+        assert model[0].weight_global_scale.dtype == torch.float32
+        assert torch.equal(model[0].weight_global_scale, scale)
+        assert (model(x.bfloat16()).float() - dense).norm() / dense.norm() < 0.2
+
+
+def test_layers_refuse_gradients():
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 16))
+    ff.quantize_(model, filter=lambda module, name: name == "1")
+    with pytest.raises(RuntimeError, match="has no gradient"):
+        model(torch.randn(3, 32)).sum().backward()
+
+
 def test_torchao_models(monkeypatch):
     pytest.importorskip("torchao")
     from torchao.prototype.mx_formats import inference_workflow as workflow

@@ -37,7 +37,13 @@ class Linear(torch.nn.Module):
         self.register_buffer("weight_global_scale", scale.reshape(1).float())
         self.register_buffer("bias", bias)
 
-    @torch.no_grad()
+    def _apply(self, fn, recurse=True):
+        """Keeps the per-tensor scale in float32, whatever the model is converted to."""
+        scale = self.weight_global_scale
+        super()._apply(fn, recurse)
+        self.weight_global_scale = scale.to(self.weight_global_scale.device)
+        return self
+
     def forward(self, x):
         rows = x.reshape(-1, self.in_features)
         y = self._w4a4(rows) if self.mode == "w4a4" else self._w4a16(rows)
@@ -93,27 +99,42 @@ def quantize_(model, mode=None, filter=None):
     """Replaces linear layers of a model by layers with NVFP4 weights, in place. Returns their names.
 
     Takes `torch.nn.Linear` with dense weights, which it quantizes, and those that torchao quantized to NVFP4. Others,
-    such as those whose K is no multiple of 16, stay as they are.
+    such as those with forward hooks, or whose K is not a multiple of 16, stay as they are.
 
     `mode`: "w4a4" or "w4a16" [default: torchao's, "w4a4" for dense weights].
     `filter`: a function of module and name that says if a layer is replaced [default: all].
     """
     if mode not in (None, "w4a4", "w4a16"):
         raise ValueError(f'mode is "{mode}"; expected "w4a4" or "w4a16"')
-    replaced = []
-    for name, module in list(model.named_modules()):
+    replaced, made = [], {}
+    for name, module in list(model.named_modules(remove_duplicate=False)):
         if type(module) is not torch.nn.Linear or (filter is not None and not filter(module, name)):
             continue
         if not name:
             raise ValueError("the model itself is a linear layer: wrap it in a module")
-        weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
-        if type(weight).__name__ == "NVFP4Tensor":
-            parts = _from_torchao(weight, mode)
-        elif type(weight) is torch.Tensor and weight.dtype in ELEMENTS and weight.shape[1] % 16 == 0:
-            parts = (*quantize(weight, "dynamic", swizzled=True), mode or "w4a4")
-        else:
+        if module not in made:
+            made[module] = _replacement(module, mode)
+        if made[module] is None:
             continue
         parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, Linear(*parts[:3], bias, parts[3]))
+        parent = model.get_submodule(parent)
+        setattr(parent, child, made[module])
+        if isinstance(parent, torch.nn.TransformerEncoderLayer):
+            # PyTorch's fast path would read the weight of the layer.
+            parent.activation_relu_or_gelu = 0
         replaced.append(name)
     return replaced
+
+
+def _replacement(module, mode):
+    """The layer that replaces a module, or None if the module stays."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
+    if type(weight).__name__ == "NVFP4Tensor":
+        parts = _from_torchao(weight, mode)
+    elif type(weight) is torch.Tensor and weight.dtype in ELEMENTS and weight.shape[1] % 16 == 0:
+        parts = (*quantize(weight, "dynamic", swizzled=True), mode or "w4a4")
+    else:
+        return None
+    return Linear(*parts[:3], bias, parts[3]).train(module.training)
