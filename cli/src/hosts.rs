@@ -1,7 +1,7 @@
 //! The hosts that embed Fourfold: the packages that each needs, those installed, and the versions that were tested.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,7 +17,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Prints the installed version of each named package, or null, as one line of JSON after a mark.
 const SCRIPT: &str = "
-import importlib.metadata, json, sys
+import sys
+# Packages of the working folder do not count.
+sys.path = [place for place in sys.path if place]
+import importlib.metadata, json
 def version(name):
     try:
         return importlib.metadata.version(name)
@@ -38,7 +41,7 @@ pub struct HostReport {
     /// The page that describes its installation, in the repository.
     pub guide: String,
     /// The Python interpreter that was asked; null if the host has no Python packages.
-    pub python: Option<PathBuf>,
+    pub python: Option<String>,
     /// One finding for each package: `ok` in a tested version, `note` in another or for an optional one, `missing`
     /// if a required one is not installed.
     pub findings: Vec<FindingReport>,
@@ -91,8 +94,8 @@ pub fn examine_host(name: &str, python: &Path) -> Option<HostReport> {
         hosts().into_iter().find(|host| host.name == name)?;
     let of_python: Vec<&str> =
         packages.iter().filter(|it| it.kind == Kind::Python).map(|it| it.name.as_str()).collect();
-    let asked = (!of_python.is_empty()).then(|| python.to_owned());
-    let versions = asked.as_ref().map(|python| python_versions(python, &of_python));
+    let versions = (!of_python.is_empty()).then(|| python_versions(python, &of_python));
+    let asked = versions.as_ref().map(|_| python.display().to_string());
     let finding = |package: &Package| {
         let found = match (package.kind, &versions) {
             (Kind::Python, Some(Ok(versions))) => Ok(versions.get(&package.name).cloned().flatten()),
@@ -109,7 +112,7 @@ pub fn examine_host(name: &str, python: &Path) -> Option<HostReport> {
 }
 
 fn judge(package: &Package, found: Result<Option<String>, String>, guide: &str) -> FindingReport {
-    let tested = package.tested.join(" and ");
+    let tested = package.tested.join(" or ");
     let report = |state, detail: String, remedy: Option<String>| FindingReport {
         name: package.name.clone(),
         state,
@@ -139,7 +142,7 @@ fn resolved_by_cargo(package: &Package) -> FindingReport {
     FindingReport {
         name: package.name.clone(),
         state: "ok",
-        detail: format!("resolved by cargo; tested with {}", package.tested.join(" and ")),
+        detail: format!("resolved by cargo; tested with {}", package.tested.join(" or ")),
         remedy: None,
     }
 }
@@ -228,7 +231,7 @@ mod tests {
         assert_eq!(judged(true, Ok(Some("2.15.0"))), ("ok", "2.15.0, as tested".to_owned()));
         assert_eq!(
             judged(true, Ok(Some("2.12.0"))),
-            ("note", "2.12.0; tested with 2.11.0 and 2.15.0".to_owned())
+            ("note", "2.12.0; tested with 2.11.0 or 2.15.0".to_owned())
         );
         assert_eq!(judged(true, Ok(None)).0, "missing");
         assert_eq!(judged(false, Ok(None)).0, "note");

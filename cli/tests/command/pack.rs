@@ -55,6 +55,16 @@ fn pack(machine: &Machine) -> Value {
     serde_json::from_slice(&output.stdout).expect("an object")
 }
 
+/// A compiler that rejects everything.
+const FAILING: &str = "case \"$1\" in --version | --dryrun) \
+    echo 'Cuda compilation tools, release 13.1, V13.1.115'; exit 0;; esac; exit 1";
+
+/// Packs one program.
+fn pack_of(machine: &Machine, program: &str) {
+    let output = machine.run("0", &["pack", &machine.name(program), "-o", &machine.name("pack")]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
 /// The number of kernels that a machine's compiler built.
 fn compilers(machine: &Machine) -> usize {
     let calls = fs::read_to_string(machine.path("nvcc.calls")).unwrap_or_default();
@@ -90,7 +100,7 @@ fn a_machine_with_a_pack_builds_nothing() {
 fn a_damaged_pack_is_refused_and_named() {
     let first = machine();
     let output = first.run("0", &["pack", &first.name("more"), "-o", &first.name("pack")]);
-    assert!(said(&output).contains("1 kernels of 1 programs in "), "{}", said(&output));
+    assert!(said(&output).contains("1 kernels of 1 programs for sm_100a in "), "{}", said(&output));
     let good = fs::read(first.path("pack")).expect("a file");
     let library = b"\x7fELF";
     let at = good.windows(4).position(|bytes| bytes == library).expect("a library");
@@ -124,21 +134,30 @@ fn a_damaged_pack_is_refused_and_named() {
 #[test]
 fn a_pack_is_written_as_a_whole_or_not_at_all() {
     let machine = machine();
-    machine.script("nvcc", "case \"$1\" in --version | --dryrun) echo 'Cuda compilation tools, release 13.1, V13.1.115'; exit 0;; esac; exit 1");
-    machine.write("pack", "before");
+    pack_of(&machine, "program.fir");
+    let before = fs::read(machine.path("pack")).expect("a file");
+    fs::remove_dir_all(machine.path("cache")).expect("a cache");
+    machine.script("nvcc", FAILING);
     let output = machine.run("0", &["pack", &machine.name("program.fir"), "-o", &machine.name("pack")]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("2 of 2 kernels were not built, so "), "{}", said(&output));
-    assert_eq!(fs::read_to_string(machine.path("pack")).expect("a file"), "before");
+    assert_eq!(fs::read(machine.path("pack")).expect("a file"), before);
 }
 
 #[test]
-fn places_that_cannot_be_written_are_named() {
+fn places_that_cannot_be_written_are_named_before_anything_is_built() {
     let machine = machine();
-    let folder = machine.name("more");
-    let output = machine.run("0", &["pack", &machine.name("program.fir"), "-o", &folder]);
-    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
-    assert!(said(&output).contains("cannot write the pack `"), "{}", said(&output));
+    for (name, problem) in [
+        ("more", "it exists and is not a pack, so it is not replaced"),
+        ("program.fir", "it exists and is not a pack, so it is not replaced"),
+        ("nowhere/pack", "does not exist"),
+    ] {
+        let output = machine.run("0", &["pack", &machine.name("program.fir"), "-o", &machine.name(name)]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(problem), "{}", said(&output));
+    }
+    assert_eq!(fs::read_to_string(machine.path("program.fir")).expect("a file"), TWO);
+    assert_eq!(compilers(&machine), 0);
     let output = machine.run("0", &["pack", &machine.name("absent"), "-o", &machine.name("pack")]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
 }

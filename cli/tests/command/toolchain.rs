@@ -330,6 +330,14 @@ fn a_host_is_examined_instead_of_the_machine() {
     let findings = report["findings"].as_array().expect("findings");
     let states: Vec<&str> = findings.iter().filter_map(|finding| finding["state"].as_str()).collect();
     assert_eq!((code, states), (Some(0), vec!["ok", "ok", "ok", "note"]), "{report}");
+    let odd = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"py\xff");
+    let odd = Command::new(env!("CARGO_BIN_EXE_fourfold"))
+        .args(["doctor", "--json", "--host", "torch", "--python"])
+        .arg(odd)
+        .output()
+        .expect("the program starts");
+    let (code, report) = outcome(&odd);
+    assert_eq!((code, report["python"].as_str()), (Some(3), Some("py\u{fffd}")), "{report}");
     let unknown = fourfold(folder.path(), &[], &["doctor", "--host", "fortran"]);
     assert_eq!(unknown.status.code(), Some(2), "{}", errors(&unknown));
     assert!(

@@ -40,7 +40,7 @@ pub use error::{Action, CacheError, Reason, Refusal};
 pub(crate) use evict::unix_seconds;
 pub use evict::{EntryInfo, Prune, Pruned, Verified};
 pub use key::{CacheKey, KeyError, KeyParts};
-pub use pack::{Packed, write_pack};
+pub use pack::{Packed, check_pack_place, write_pack};
 pub use share::{PushError, PushResult};
 pub use shown::{shown_place, without_credentials};
 pub use size::{human_size, parse_size};

@@ -11,12 +11,13 @@
  *    on success only. After an error of a run or a launch, the contents of output tensors are undefined.
  *  - Handles are freed with their *_destroy function, which takes NULL. A handle keeps what it was made from alive, so
  *    the order does not matter. A handle must not be destroyed while another call uses it.
- *  - The caller allocates outputs. module_info has their shapes and sizes.
+ *  - The caller allocates outputs. module_info has their shapes and sizes. Outputs may not overlap other tensors.
  *  - Strings, tensors and the program's text are borrowed for the duration of a call. "Owned by H" means: valid until
  *    the handle H is destroyed.
  *  - Functions may be called from any thread. Calls on one session or one prepared program are serialized. No CUDA
  *    context has to be current: the library uses the primary context of the device.
- *  - Do not close the library after dlopen: its threads outlive a call.
+ *  - Do not close the library after dlopen: its threads outlive a call. After the first run, a process that was forked
+ *    must not call it: the threads exist in the parent only.
  */
 #ifndef FOURFOLD_H
 #define FOURFOLD_H

@@ -94,8 +94,7 @@ fn run_host(host: &str, arguments: &Arguments) -> ExitCode {
         crate::to_json(&report)
     } else {
         let findings: String = report.findings.iter().map(lines).collect();
-        let python =
-            report.python.as_ref().map_or(String::new(), |it| format!(", asked of {}", it.display()));
+        let python = report.python.as_ref().map_or(String::new(), |it| format!(", asked of {it}"));
         let end = if report.ok { "Everything that it needs is installed" } else { "Something is missing" };
         format!("{}{python}\n\n{findings}\n{end}; {} describes the host\n", report.title, report.guide)
     };

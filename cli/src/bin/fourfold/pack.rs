@@ -11,7 +11,7 @@ use fourfold::{Backend, Options, Planned};
 use fourfold_cli::Error;
 use fourfold_cli::replay::load;
 use fourfold_cli::verify::programs;
-use fourfold_executor::cache::{CacheError, CacheKey, Packed, human_size, write_pack};
+use fourfold_executor::cache::{CacheError, CacheKey, Packed, check_pack_place, human_size, write_pack};
 use serde_json::json;
 
 use crate::place::Place;
@@ -30,7 +30,7 @@ pub struct Arguments {
     /// The programs: .fir files, and folders of them
     #[arg(required = true, value_name = "FILE|DIR")]
     programs: Vec<PathBuf>,
-    /// Write the kernels to FILE; replaces it
+    /// Write the kernels to FILE; replaces a pack, and nothing else
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     #[command(flatten)]
@@ -47,6 +47,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Ok(options) => options,
         Err(message) => return crate::misused(&message, arguments.json),
     };
+    if let Err(error) = check_pack_place(&arguments.output) {
+        return crate::misused(&format!("{error}; {}", error.remedy()), arguments.json);
+    }
     let plans = match plan(arguments, &place) {
         Ok(plans) => plans,
         Err(error) => return crate::fail(&error, arguments.json),
@@ -64,7 +67,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let kernels: Vec<(CacheKey, &_)> =
         distinct.iter().filter_map(|kernel| Some((kernel.key, kernel.outcome.as_ref().ok()?))).collect();
     let packed = if failed.is_empty() { Some(write_pack(&arguments.output, &kernels)) } else { None };
-    let (text, object, code) = report(arguments, plans.len(), &distinct, &failed, packed);
+    let target = plans.first().map_or("", |planned| planned.partition().target.as_str());
+    let programs = (plans.len(), target);
+    let (text, object, code) = report(arguments, programs, &distinct, &failed, packed);
     crate::leave(code, crate::print(&if arguments.json { crate::to_json(&object) } else { text }))
 }
 
@@ -82,7 +87,7 @@ fn plan(arguments: &Arguments, place: &Options) -> Result<Vec<Planned>, Error> {
 /// The report as text and as JSON, and the exit code.
 fn report(
     arguments: &Arguments,
-    programs: usize,
+    (programs, target): (usize, &str),
     distinct: &[&BuiltKernel],
     failed: &[&BuiltKernel],
     packed: Option<Result<Packed, CacheError>>,
@@ -102,7 +107,7 @@ fn report(
     let (bytes, error) = match &packed {
         Some(Ok(Packed { bytes, .. })) => {
             let size = human_size(*bytes);
-            let _ = writeln!(text, "{count} kernels of {programs} programs in {output}, {size}");
+            let _ = writeln!(text, "{count} kernels of {programs} programs for {target} in {output}, {size}");
             (Some(*bytes), None)
         }
         Some(Err(error)) => {
@@ -120,7 +125,7 @@ fn report(
         .map(|kernel| json!({ "key": kernel.key, "kernel": kernel.planned.source.kernel }))
         .collect();
     let object = json!({
-        "ok": ok, "file": crate::shown(&arguments.output), "programs": programs, "kernels": kernels, "bytes": bytes,
+        "ok": ok, "file": crate::shown(&arguments.output), "target": target, "programs": programs, "kernels": kernels, "bytes": bytes,
         "failed": errors, "error": error,
     });
     (text, object, if ok { 0 } else { crate::EXIT_ENVIRONMENT })
