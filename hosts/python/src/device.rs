@@ -6,7 +6,7 @@
 //! Launches of one prepared program share a workspace, so they must run one after the other: the stream is part of the
 //! key. A capture takes the program that the warm-up prepared, if need be from another stream, which must have ended its
 //! work. That program is kept forever, because the graph launches its kernels with its workspace. Of the others, the
-//! least recently used one is freed when there are more than [`LIMIT`].
+//! least recently used one is freed when there are more than `LIMIT`.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
