@@ -65,9 +65,9 @@ pub const VARIABLES: &[Variable] = &[
         kind: "list",
         default: "none",
         meaning: "Shared places to search for kernels that the cache lacks, separated by commas: folders, \
-                  packs that `fourfold pack` wrote, and, with the feature object-store, URLs (s3://, gs://, az://, https://, file://). Credentials come from the \
-                  variables of the stores (AWS_..., GOOGLE_..., AZURE_...). Kernels found there are executed: name \
-                  trusted places only",
+                  packs that `fourfold pack` wrote, and, with the feature object-store, URLs (s3://, gs://, az://, \
+                  https://, file://). Credentials come from the variables of the stores (AWS_..., GOOGLE_..., \
+                  AZURE_...). Kernels found there are executed: name trusted places only",
     },
     Variable {
         name: "FOURFOLD_DEVICE",

@@ -24,8 +24,8 @@ use crate::toolchain::Choice;
     Every distinct kernel is built once, side by side with others. A machine that names the file in \
     FOURFOLD_CACHE_TIERS takes the kernels from it. It needs no compiler; if it has one of the pack's version, or none, \
     it builds nothing. It runs the code in the file, so use packs from trusted places only.\n\n\
-    Exit codes: 0 every kernel is in the file, 2 bad input, 3 a kernel was not built, so no file was written, or the \
-    file could not be written, 130 interrupted")]
+    Exit codes: 0 every kernel is in the file, 2 bad input, 3 no file was written (a kernel was not built, or \
+    the place cannot be written), 130 interrupted")]
 pub struct Arguments {
     /// The programs: .fir files, and folders of them
     #[arg(required = true, value_name = "FILE|DIR")]
