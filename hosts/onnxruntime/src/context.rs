@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::ptr;
 
+use fourfold::executor::write_file;
 use ort_sys::{OrtNode, OrtOpAttr, OrtOpAttrType};
 
 use crate::api::{Api, c_string, call};
@@ -117,7 +118,7 @@ pub unsafe fn create(
         let plain = name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' });
         let file = format!("{stem}_{}.fourfold", plain.collect::<String>());
         let path = model.with_file_name(&file);
-        fs::write(&path, &content).map_err(failed("write", &path))?;
+        write_file(&path, &content)?;
         file.into_bytes()
     };
     if i32::try_from(stored.len()).is_err() {

@@ -1,6 +1,7 @@
 //! Errors.
 
 use fourfold::Fault;
+use fourfold::executor::FileError;
 use fourfold_import::{ImportError, OnnxGraphError};
 use ort_sys::OrtErrorCode;
 
@@ -31,6 +32,9 @@ pub enum ProviderError {
     /// A file cannot be written or read.
     #[error("cannot {action} {path}: {source}")]
     File { action: &'static str, path: String, source: std::io::Error },
+    /// The file of an EPContext cannot be written.
+    #[error(transparent)]
+    ContextFile(#[from] FileError),
     /// The temporary file of a region cannot be written or read.
     #[error(transparent)]
     Graph(#[from] OnnxGraphError),

@@ -57,6 +57,7 @@ cases! {
     other_forms_of_fp4_have_the_expected_results: "other_forms",
     fp8_chains_run_as_one_program: "fp8",
     contexts_are_written_loaded_and_checked: "context",
+    the_file_of_a_context_is_replaced_as_a_whole: "context_file",
     foreign_contexts_are_refused_without_a_crash: "hostile_context",
     eight_threads_share_a_session: "threads",
     a_panic_is_a_status: "panics",

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto as T
 
-from contexts import context, hostile_context
+from contexts import context, context_file, hostile_context
 from host import LEVELS, NAME, ROWS, assigned, fails, feed_forward, session, whole
 from models import E2M1, Model, any_scales, dequantized, packed, powers, raw, sum_bound, value
 
@@ -423,7 +423,7 @@ def registration():
 
 CASES = [
     levels, precision, gemm, refused_parts, crossed, must_claim, near_misses, wrong_shapes, packed_weight,
-    given_codes, in_subgraphs, other_forms, fp8, context, hostile_context, threads, panics, registration,
+    given_codes, in_subgraphs, other_forms, fp8, context, context_file, hostile_context, threads, panics, registration,
 ]
 
 if __name__ == "__main__":

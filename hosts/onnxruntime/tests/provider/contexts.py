@@ -56,6 +56,31 @@ def context():
                 fails(lambda: session(str(written)), "cannot read", content.name)
 
 
+def context_file():
+    """The file of a context is replaced as a whole, and a write that fails leaves nothing behind."""
+    model, _ = feed_forward(np.random.default_rng(11))
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "model.onnx").write_bytes(model)
+
+        def write():
+            (folder / "context.onnx").unlink(missing_ok=True)
+            entries = {"ep__context_enable": "1", "ep__context_file_path": str(folder / "context.onnx")}
+            session(str(folder / "model.onnx"), **entries)
+
+        write()
+        [content] = folder.glob("*.fourfold")
+        whole_text = content.read_bytes()
+        content.write_bytes(b"old")
+        with content.open("rb") as reader:
+            write()
+            assert reader.read() == b"old" and content.read_bytes() == whole_text
+        content.unlink()
+        content.mkdir()
+        fails(write, content.name, "is not a regular file")
+        assert sorted(path.name for path in folder.iterdir()) == sorted(["model.onnx", content.name])
+
+
 def hostile_context():
     """Contexts that somebody else wrote, with a right hash: an error or a right refusal, never a crash."""
     rng = np.random.default_rng(17)
