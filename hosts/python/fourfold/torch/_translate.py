@@ -4,6 +4,7 @@ PyTorch computes an elementwise op on narrow floats in f32, and rounds the resul
 the op in f32, and a narrowing convert.
 """
 
+import math
 import operator
 
 import numpy as np
@@ -51,10 +52,15 @@ class Program:
 
     With `whole`, each distinct expression of an extent is one symbol, such as the rows of a batch of sequences.
     Otherwise an extent is a product of symbols, as a reshape of such rows needs.
+
+    `rows` is the number of rows if it is known. It becomes the symbol R nevertheless, so that one program and its
+    kernels serve every number of rows. Values are then matrices: leading axes are joined. With `is_rowwise`, rows are
+    reduced, too.
     """
 
-    def __init__(self, whole=True):
+    def __init__(self, whole=True, rows=None, is_rowwise=False):
         self.inputs = []  # FX nodes
+        self.rows, self.is_rowwise = rows, is_rowwise
         self._whole = whole
         self._head, self._ops, self._symbols = [], [], {}
         self._values = {}  # FX node: name, extents, element
@@ -81,6 +87,15 @@ class Program:
             # Graphs name symbols differently; equal programs share one compiled module.
             factors.append(self._symbols.setdefault(factor, f"M{len(self._symbols)}"))
         return "*".join(factors)
+
+    def extents(self, shape):
+        """The texts of a value's extents."""
+        if self.rows is None or len(shape) < 2:
+            return [self.extent(size) for size in shape]
+        rows = math.prod(shape[:-1])
+        if rows not in (1, self.rows):
+            raise Unsupported(f"the shape {list(shape)} has other rows than the product")
+        return ["R" if rows == self.rows else "1", self.extent(shape[-1])]
 
     def type(self, extents, element):
         return f"tensor<[{', '.join(extents)}], {element}>"
@@ -115,9 +130,12 @@ class Program:
             value = tensor(node)
             if value.dtype not in FLOATS:
                 raise Unsupported(f"{node} is no float tensor")
-            extents, element = [self.extent(size) for size in value.shape], FLOATS[value.dtype]
+            extents, element = self.extents(value.shape), FLOATS[value.dtype]
             self.define(node, self.input(node, extents, element), extents, element)
         return self._values[node]
+
+    def is_input(self, node):
+        return self._values[node][0].startswith("a")
 
     def convert(self, name, extents, element, wanted):
         return name if element == wanted else self.op(f"convert %{name}", extents, wanted)
@@ -157,7 +175,7 @@ def translate(program, node):
     if node.target is torch.ops.fourfold.quantize.default:
         return _quantize(program, node)
     shape, element = result(node)
-    extents = [program.extent(size) for size in shape]
+    extents = program.extents(shape)
     if node.target is prims.convert_element_type.default:
         name, _, given = program.value(node.args[0])
         name = program.convert(name, extents, given, element)
@@ -169,6 +187,8 @@ def translate(program, node):
         wide = program.convert(name, given, narrow, "f32")
         name = program.op(f"{_function(node)} %{wide}", extents, "f32")
         name = program.convert(name, extents, "f32", element)
+    elif program.is_rowwise and node.target in (aten.pow.Tensor_Scalar, aten.mean.dim):
+        name = _row_op(program, node, extents, element)
     elif node.target in BINARY:
         name = _binary(program, node, extents, element)
     else:
@@ -182,6 +202,21 @@ def _function(node):
     return "gelu_tanh" if node.kwargs.get("approximate") == "tanh" else "gelu"
 
 
+def _row_op(program, node, extents, element):
+    """The square and the mean of a norm, in f32."""
+    name, given, found = program.value(node.args[0])
+    if found != "f32" or element != "f32":
+        raise Unsupported(f"{node} is not in f32")
+    if node.target is aten.pow.Tensor_Scalar:
+        if node.args[1] != 2:
+            raise Unsupported(f"{node} is no square")
+        return program.op(f"mul %{name}, %{name}", extents, "f32")
+    rank = tensor(node.args[0]).dim()
+    if [axis % rank for axis in node.args[1]] != [rank - 1] or list(node.args[2:]) != [True] or node.kwargs:
+        raise Unsupported(f"{node} is no mean of rows")
+    return program.op(f"reduce %{name} {{axes = [{len(given) - 1}], keep_dims = true, kind = mean}}", extents, "f32")
+
+
 def _binary(program, node, extents, element):
     if node.kwargs.get("alpha", 1) != 1 or node.kwargs.keys() - {"alpha"}:
         raise Unsupported(f"{node} has the options {node.kwargs}")
@@ -192,7 +227,7 @@ def _binary(program, node, extents, element):
         elif isinstance(argument, torch.fx.Node):
             name, given, narrow = program.value(argument)
             # Ops join types. An input stays narrow, because its conversion would not be part of the kernel.
-            is_input = argument in program.inputs
+            is_input = program.is_input(argument)
             names.append(name if is_input else program.convert(name, given, narrow, "f32"))
         else:
             raise Unsupported(f"{node} has the argument {argument}")
@@ -200,8 +235,16 @@ def _binary(program, node, extents, element):
     return program.convert(name, extents, "f32", element)
 
 
+def _viewed(node):
+    """The bytes that a node views as another dtype. Inductor would copy them, and does not know FP4."""
+    while node.target is aten.view.dtype and tensor(node.args[0]).dtype == torch.uint8:
+        node = node.args[0]
+    return node
+
+
 def _codes(program, node, rows, columns, block):
     """An input of codes, K-major."""
+    node = _viewed(node)
     dtype = tensor(node).dtype
     if dtype in (torch.float4_e2m1fn_x2, torch.uint8):
         return program.input(node, [rows, columns], "f4E2M1FN")
@@ -212,6 +255,7 @@ def _codes(program, node, rows, columns, block):
 
 def _scales(program, node, rows, columns, block, swizzled):
     element = "f8E4M3FN" if block == 16 else "f8E8M0FNU"
+    node = _viewed(node)
     if tensor(node).dtype not in (torch.uint8, torch.float8_e4m3fn if block == 16 else torch.float8_e8m0fnu):
         raise Unsupported(f"scales are {node.meta['val'].dtype}")
     extents = [rows, str(columns // block)]
@@ -256,7 +300,9 @@ def _product(program, a, b, scales, block, swizzled, alpha, bias, activation, el
     n, k = program.extent(columns[0]), program.extent(columns[1])
     if not (n.isdigit() and k.isdigit()):
         raise Unsupported("N or K is symbolic")
-    m, k = program.extent(rows[0]), int(k) * packed
+    if isinstance(rows[0], int):
+        program.rows = rows[0]
+    m, k = program.extents(rows)[0], int(k) * packed
     if k % block:
         raise Unsupported(f"K is {k}, no multiple of {block}")
     left, right = _codes(program, a, m, str(k), block), _codes(program, b, n, str(k), block)
@@ -281,6 +327,7 @@ def _transposed(node):
         raise Unsupported("the product is batched")
     if value.stride(0) != 1:
         raise Unsupported("B is not K-major in memory")
+    node = _viewed(node)
     if node.target is aten.permute.default and list(node.args[1]) == [1, 0]:
         return node.args[0]
     return _inserted(node, aten.permute.default, (node, [1, 0]))

@@ -7,7 +7,8 @@ or, with other passes of one's own,
     torch._inductor.config.post_grad_custom_pre_pass = fourfold.torch.inductor_pass()
 
 From each product, the pass grows a region along elementwise ops. It takes the largest region with one result that
-becomes one kernel, by the decisions of `Backend.plan`. Inductor compiles the rest.
+becomes one kernel, by the decisions of `Backend.plan`. From each `fourfold::quantize` that is no part of such a region,
+it grows a region backwards, along elementwise ops and the norm of a row. Inductor compiles the rest.
 """
 
 import hashlib
@@ -22,10 +23,11 @@ from .._abi import Error
 from .._backend import Backend
 from .._types import Signature, solve
 from ._ops import ops
-from ._translate import Program, Unsupported, is_item, is_root, translate
+from ._translate import RESHAPES, Program, Unsupported, is_item, is_root, translate
 
 # The number of ops that a region may have.
 LIMIT = 64
+VIEWS = (*RESHAPES, torch.ops.aten.permute.default, torch.ops.aten.view.dtype)
 
 
 class InductorPass(CustomGraphPass):
@@ -33,8 +35,11 @@ class InductorPass(CustomGraphPass):
 
     def __init__(self, **options):
         self._options = {"device": "none", **options}
+        # Without options, programs are planned for the GPU, whose kernels are then built.
+        self._has_gpu = not options and torch.cuda.is_available()
         self._backend = None
         self.planned, self.refused = [], []
+        self._builds = {}  # text: module
 
     def uuid(self):
         """The key of compiled graphs in caches: this package's files and the target."""
@@ -58,34 +63,102 @@ class InductorPass(CustomGraphPass):
         return self._backend
 
     def __call__(self, graph):
+        merge(graph)
+        # A kernel that multiplies and quantizes is best. Where there is none, ops between the two are computed by the
+        # kernel that quantizes.
         for node in list(graph.nodes):
             if is_root(node):
-                self._take(graph, node)
+                self._take(graph, node, regions(graph, node, is_quantize), is_one_kernel)
+        graph.eliminate_dead_code()
+        for node in list(graph.nodes):
+            if is_quantize(node):
+                self._take(graph, node, rows_before(graph, node), is_one_launch)
+        for node in list(graph.nodes):
+            if is_root(node):
+                self._take(graph, node, regions(graph, node, lambda last: not is_quantize(last)), is_one_kernel)
         graph.eliminate_dead_code()
 
-    def _take(self, graph, root):
+    def _take(self, graph, root, candidates, is_taken):
+        """Replaces the last of these regions that is taken."""
         best = None
-        for region in regions(graph, root):
-            for whole in (True, False):
+        for region in candidates:
+            for program in programs(region):
                 try:
-                    program, text, outputs = write(region, whole)
+                    text, outputs = write(program, region)
                     plan = self._plans().plan(text)
                 except (Unsupported, Error) as refused:
                     self.refused.append((str(root), str(refused)))
                     continue
-                if is_one_kernel(plan):
+                if is_taken(plan):
                     best = (region, program, text, plan, outputs)
                     break
                 self.refused.append((str(root), plan.explain()))
         if best is not None:
             replace(graph, *best[:3], len(best[4]))
             self.planned.append((best[2], best[3]))
+            self._build(best[2])
+
+    def _build(self, text):
+        """Starts to build a program's kernels, so that those of a model are built side by side, beside Inductor."""
+        if not self._has_gpu or text in self._builds:
+            return
+        try:
+            self._builds[text] = self._plans().compile(text, background=True)
+        except Error:
+            # The call of the program reports it.
+            pass
 
 
-def regions(graph, root):
+def is_quantize(node):
+    return node.op == "call_function" and node.target is ops.quantize.default
+
+
+def merge(graph):
+    """Merges equal quantizations, such as those of the common input of q, k and v, and the views before them."""
+    known = {}
+    for node in list(graph.nodes):
+        if not (is_quantize(node) or (node.op == "call_function" and node.target in VIEWS)):
+            continue
+        first = known.setdefault((node.target, repr((node.args, node.kwargs))), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def rows_before(graph, root):
+    """Regions that end with a quantization: it alone, and with all that only it needs."""
+    yield [root]
+    rows = root.args[0].meta["val"].shape[0]
+    if not isinstance(rows, int):
+        return
+    members = {root}
+    order = list(graph.nodes)
+    for node in reversed(order[: order.index(root)]):
+        if not node.users or not all(user in members for user in node.users) or len(members) >= LIMIT:
+            continue
+        if is_item(node) or is_root(node) or is_quantize(node):
+            continue
+        try:
+            translate(Program(rows=rows, is_rowwise=True), node)
+        except Unsupported:
+            continue
+        members.add(node)
+    if len(members) > 1:
+        yield [node for node in order if node in members]
+
+
+def programs(region):
+    """Empty programs for a region, to be tried in this order."""
+    if is_quantize(region[-1]) and not is_root(region[0]):
+        rows = region[-1].args[0].meta["val"].shape[0]
+        return [Program(rows=rows if isinstance(rows, int) else None, is_rowwise=True)]
+    return [Program(whole) for whole in (True, False)]
+
+
+def regions(graph, root, is_last):
     """Regions of growing size, each a list of nodes in order, whose last node has the only result."""
     members, outside = [root], set()
-    if closed(members):
+    if closed(members) and is_last(root):
         yield list(members)
     behind = False
     for node in list(graph.nodes):
@@ -102,7 +175,7 @@ def regions(graph, root):
         if len(members) > LIMIT:
             return
         # A trailing conversion to a wider type would double the bytes that the kernel writes.
-        if closed(members) and not is_widening(node):
+        if closed(members) and not is_widening(node) and is_last(node):
             yield list(members)
 
 
@@ -130,15 +203,14 @@ def closed(members):
     return all(user in inside for member in members[:-1] for user in member.users)
 
 
-def write(region, whole):
-    """The program of a region, its text, and the names of its outputs."""
-    program = Program(whole)
+def write(program, region):
+    """Writes the program of a region. Returns its text, and the names of its outputs."""
     for member in region:
         last = translate(program, member)
     outputs = (last,) if isinstance(last, str) else last
     text = program.text(outputs)
     check_symbols(text)
-    return program, text, outputs
+    return text, outputs
 
 
 def check_symbols(text):
@@ -161,15 +233,32 @@ def is_one_kernel(plan):
     return tiers.count("kernel") == 1 and "fallback" not in tiers and inside
 
 
+def is_one_launch(plan):
+    """True for one kernel of any kind, beside views."""
+    return [segment.tier for segment in plan.segments if segment.name != "view"] in (["device"], ["kernel"])
+
+
 def replace(graph, region, program, text, output_count):
     """Replaces a region by a call of the op `segment`."""
     last = region[-1]
     with graph.inserting_before(last):
-        call = graph.call_function(ops.segment.default, (text, program.inputs))
-        call.meta["val"] = ops.segment.default(text, [node.meta["val"] for node in program.inputs])
+        inputs = []
+        for node, (_, ty) in zip(program.inputs, Signature.parse(text).inputs):
+            value = node.meta["val"]
+            if ty.layout is None and len(ty.extents) == 2 < value.dim():
+                # The program has matrices.
+                node = graph.call_function(torch.ops.aten.reshape.default, (node, [-1, value.shape[-1]]))
+                node.meta["val"] = value.reshape(-1, value.shape[-1])
+            inputs.append(node)
+        call = graph.call_function(ops.segment.default, (text, inputs))
+        call.meta["val"] = ops.segment.default(text, [node.meta["val"] for node in inputs])
         if output_count == 1:
             item = graph.call_function(operator.getitem, (call, 0))
             item.meta["val"] = call.meta["val"][0]
+            shape = list(last.meta["val"].shape)
+            if shape != list(item.meta["val"].shape):
+                item = graph.call_function(torch.ops.aten.reshape.default, (item, shape))
+                item.meta["val"] = call.meta["val"][0].reshape(shape)
     last.replace_all_uses_with(call if output_count > 1 else item)
     for node in reversed(region):
         graph.erase_node(node)

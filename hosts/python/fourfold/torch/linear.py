@@ -23,26 +23,40 @@ ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 class Linear(torch.nn.Module):
     """A linear layer with an NVFP4 weight.
 
-    `w4a4` quantizes activations to NVFP4, with a per-tensor scale of each call, and multiplies codes. `w4a16`
-    dequantizes the weight to the type of the activations, and multiplies in it.
+    `w4a4` quantizes activations to NVFP4 and multiplies codes. Their per-tensor scale is `input_scale`, one float32
+    number that calibration found, or "dynamic": that of each call. `w4a16` dequantizes the weight to the type of the
+    activations, and multiplies in it.
     """
 
-    def __init__(self, codes, scales, scale, bias, mode):
+    def __init__(self, codes, scales, scale, bias, mode, input_scale="dynamic"):
         """codes [N, K/2] and swizzled scales are uint8, scale is one float32 number."""
         super().__init__()
-        self.mode = mode
+        self.mode, self.is_dynamic = mode, isinstance(input_scale, str)
         self.out_features, self.in_features = codes.shape[0], codes.shape[1] * 2
         self.register_buffer("weight", codes)
         self.register_buffer("weight_scale", scales)
         self.register_buffer("weight_global_scale", scale.reshape(1).float())
+        self.register_buffer("input_scale", None if self.is_dynamic else input_scale)
+        # What a static product is multiplied by; a product of the two scales in each call would be a launch.
+        alpha = None if self.is_dynamic else self.input_scale * self.weight_global_scale
+        self.register_buffer("alpha", alpha, persistent=False)
         self.register_buffer("bias", bias)
 
     def _apply(self, fn, recurse=True):
-        """Keeps the per-tensor scale in float32, whatever the model is converted to."""
-        scale = self.weight_global_scale
+        """Keeps the per-tensor scales in float32, whatever the model is converted to."""
+        scales = {name: self._buffers[name] for name in ("weight_global_scale", "input_scale", "alpha")}
         super()._apply(fn, recurse)
-        self.weight_global_scale = scale.to(self.weight_global_scale.device)
+        for name, scale in scales.items():
+            if scale is not None:
+                self._buffers[name] = scale.to(self.weight.device)
         return self
+
+    def _load_from_state_dict(self, state, prefix, *args):
+        super()._load_from_state_dict(state, prefix, *args)
+        if not self.is_dynamic:
+            # Layers may share their scale, which a loaded state must not change in others.
+            self.input_scale = state.get(f"{prefix}input_scale", self.input_scale).to(self.weight.device).clone()
+            self.alpha = self.input_scale * self.weight_global_scale
 
     def forward(self, x):
         rows = x.reshape(-1, self.in_features)
@@ -50,10 +64,12 @@ class Linear(torch.nn.Module):
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _w4a4(self, x):
-        codes, scales, scale = quantize(x, "dynamic", swizzled=True)
+        scale = "dynamic" if self.is_dynamic else self.input_scale
+        codes, scales, scale = quantize(x, scale, swizzled=True)
+        alpha = scale * self.weight_global_scale if self.is_dynamic else self.alpha
         return scaled_mm(
-            codes, scales, self.weight, self.weight_scale, alpha=scale * self.weight_global_scale, bias=self.bias,
-            out_dtype=x.dtype, format="nvfp4", swizzled=True,
+            codes, scales, self.weight, self.weight_scale, alpha=alpha, bias=self.bias, out_dtype=x.dtype,
+            format="nvfp4", swizzled=True,
         )
 
     def _w4a16(self, x):
@@ -75,14 +91,19 @@ class Linear(torch.nn.Module):
 
 
 def _from_torchao(weight, mode):
-    """Codes, swizzled scales, per-tensor scale and mode of an NVFP4Tensor of torchao."""
+    """Codes, swizzled scales, per-tensor scale, mode and scale of activations of an NVFP4Tensor of torchao."""
     codes, (n, k) = weight.qdata, weight.shape
     scales = weight.scale.contiguous().view(torch.uint8)
     if not weight.is_swizzled_scales:
         scales = _swizzle(scales.reshape(n, k // 16))
     scale = weight.per_tensor_scale
     scale = torch.ones(1, device=codes.device) if scale is None else scale
-    return codes, scales, scale, mode or ("w4a16" if weight.act_quant_kwargs is None else "w4a4")
+    given = weight.act_quant_kwargs
+    input_scale = "dynamic"
+    if given is not None and not given.use_dynamic_per_tensor_scale:
+        input_scale = weight.act_per_tensor_scale
+        input_scale = torch.ones(1, device=codes.device) if input_scale is None else input_scale.reshape(1).float()
+    return codes, scales, scale, mode or ("w4a16" if given is None else "w4a4"), input_scale
 
 
 def _swizzle(scales):
@@ -119,11 +140,24 @@ def quantize_(model, mode=None, filter=None):
         parent, _, child = name.rpartition(".")
         parent = model.get_submodule(parent)
         setattr(parent, child, made[module])
+        _share_input_scale(parent, made[module])
         if isinstance(parent, torch.nn.TransformerEncoderLayer):
             # PyTorch's fast path would read the weight of the layer.
             parent.activation_relu_or_gelu = 0
         replaced.append(name)
     return replaced
+
+
+def _share_input_scale(parent, layer):
+    """Lets sibling layers with equal scales, such as those of q, k and v, share one tensor.
+
+    A compiled model then quantizes their common input once.
+    """
+    for other in parent.children():
+        if isinstance(other, Linear) and None not in (other.input_scale, layer.input_scale):
+            if torch.equal(other.input_scale, layer.input_scale):
+                layer.input_scale = other.input_scale
+                return
 
 
 def _replacement(module, mode):
@@ -134,7 +168,7 @@ def _replacement(module, mode):
     if type(weight).__name__ == "NVFP4Tensor":
         parts = _from_torchao(weight, mode)
     elif type(weight) is torch.Tensor and weight.dtype in ELEMENTS and weight.shape[1] % 16 == 0:
-        parts = (*quantize(weight, "dynamic", swizzled=True), mode or "w4a4")
+        parts = (*quantize(weight, "dynamic", swizzled=True), mode or "w4a4", "dynamic")
     else:
         return None
-    return Linear(*parts[:3], bias, parts[3]).train(module.training)
+    return Linear(*parts[:3], bias, *parts[3:]).train(module.training)
