@@ -17,7 +17,9 @@ import llama_model
 # Of all sums of magnitudes, those that cancel to less than this part are near zero.
 NEAR_ZERO = 2.0**-12
 CLASSES = ("products", "attention", "quantization", "rest")
-PRODUCTS = re.compile(r"gemm|gemv|nvjet|cutlass|cublas|xmma|splitk|triton_tem|_mm(_|$)|addmm|decode_a_kernel|small_m", re.I)
+PRODUCTS = re.compile(
+    r"gemm|gemv|nvjet|cutlass|cublas|xmma|splitk|triton_tem|_mm(_|$)|addmm|decode_a_kernel|small_m_regs_kernel", re.I
+)
 ATTENTION = re.compile(r"flash|fmha|attention|sdpa|softmax", re.I)
 
 
@@ -52,33 +54,38 @@ def judge(found, exact, sums, k):
 
 def check(models, inputs, sizes, say):
     """Each linear layer, fed calibration's inputs, against the emulation of torchao's operands."""
-    from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor  # noqa: F401  without torchao, fails here
-
     import fourfold.torch as ff
 
-    total = dict.fromkeys(("elements", "differ", "near_zero", "near_zero_beyond_ulp", "beyond", "other_codes"), 0)
+    totals = {"product": {}, "layer": {}, "codes": {}}
     for name, layer in models.layers():
         weight = models.torchao.get_submodule(name).weight
         for m in sizes:
-            x = inputs[name][:m]
-            if x.shape[0] < m:
-                x = x.repeat(-(-m // x.shape[0]), 1)[:m]
-            x = x.contiguous()
-            scale = models.input_scale(layer, x)
-            exact, sums, theirs = llama_model.emulate(x, weight, scale)
-            codes, scales, _ = ff.quantize(x, scale.reshape(1))
-            others = (codes != theirs[0]).any(1) | (scales != theirs[1].view(torch.uint8)).any(1)
-            counts = {"other_codes": int((codes != theirs[0]).sum())}
-            if others.any():
-                # torchao multiplies by a reciprocal, Fourfold divides: ratios halfway between two codes may differ.
-                rows = others.nonzero().flatten()
-                part = llama_model.emulate(x[rows], weight, scale, (codes[rows], scales[rows]))
-                exact[rows], sums[rows] = part[0], part[1]
-            counts |= judge(layer(x), exact, sums, x.shape[1])
-            for key, count in counts.items():
-                total[key] += count
-            say(f"  {name} M={m}: {counts}")
-    return total
+            x = inputs[name]
+            x = x.repeat(-(-m // x.shape[0]), 1)[:m].contiguous()
+            scale, k = models.input_scale(layer, x), x.shape[1]
+            exact, sums, (theirs, their_scales) = llama_model.emulate(x, weight, scale)
+            # The product of torchao's own operands.
+            alpha = scale.reshape(1) * layer.weight_global_scale
+            product = ff.scaled_mm(
+                theirs, their_scales, layer.weight, layer.weight_scale, alpha=alpha, swizzled=(False, True)
+            )
+            found = {"product": judge(product, exact, sums, k)}
+            # A dynamic layer divides where torchao multiplies by a reciprocal. Rows that get other codes by that are
+            # compared with their own product.
+            rounding = "floor" if layer.is_dynamic else "torchao"
+            codes, scales, _ = ff.quantize(x, scale.reshape(1), rounding=rounding)
+            rows = (codes != theirs).any(1) | (scales != their_scales.view(torch.uint8)).any(1)
+            rows = rows.nonzero().flatten()
+            if rows.numel():
+                exact[rows], sums[rows], _ = llama_model.emulate(x[rows], weight, scale, (codes[rows], scales[rows]))
+            found["layer"] = judge(layer(x), exact, sums, k)
+            other = (codes & 15 != theirs & 15).sum() + (codes >> 4 != theirs >> 4).sum()
+            found["codes"] = {"elements": x.numel(), "other": int(other), "rows": rows.numel()}
+            for kind, counts in found.items():
+                for key, count in counts.items():
+                    totals[kind][key] = totals[kind].get(key, 0) + count
+            say(f"  {name} M={m}: {found}")
+    return totals
 
 
 def capture(call):
@@ -201,8 +208,8 @@ def shares(call, say, count=20):
         launches[kind(event.key)] += event.count / count
         kernels[event.key[:150]] = (spent / count, event.count / count)
     total = sum(times.values()) or 1.0
-    text = ", ".join(f"{name} {times[name]:.1f} us ({times[name] / total:.0%}, {launches[name]:g} launches)" for name in CLASSES)
-    say(f"  {text}")
+    for name in CLASSES:
+        say(f"  {name:12} {times[name]:8.1f} us {times[name] / total:4.0%} {launches[name]:5.1f} launches")
     slowest = sorted(kernels.items(), key=lambda item: -item[1][0])
     for name, (spent, number) in slowest[:24]:
         say(f"    {spent:8.1f} us {number:5.1f} x {kind(name):12} {name}")
@@ -255,9 +262,8 @@ def again(texts, cache, folder, options, say):
     # The compiler stays available: a kernel that the pack lacks would be built, and counted.
     environment = os.environ | {"FOURFOLD_CACHE_DIR": str(empty), "FOURFOLD_CACHE_TIERS": str(tier)}
     own = pathlib.Path(__file__).resolve().parent / "llama.py"
-    loaded = subprocess.run(
-        [sys.executable, str(own), "--load", str(folder / "texts.json")], env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, str(own), "--load", str(folder / "texts.json")]
+    loaded = subprocess.run(command, env=environment, capture_output=True, text=True)
     if loaded.returncode != 0:
         raise RuntimeError(f"the second process failed: {loaded.stderr[-2000:]}")
     record |= json.loads(loaded.stdout.splitlines()[-1])

@@ -101,6 +101,9 @@ pub struct ScaledMm {
     pub out: &'static str,
 }
 
+/// The attributes of torchao's formula for NVFP4, which multiplies by the reciprocal of a scale of at least 2^-6.
+const TORCHAO: &str = ", scale_min = 0.015625, codes = reciprocal_scale, guard = false";
+
 /// A quantized result.
 #[derive(Debug)]
 pub struct Quantized {
@@ -110,7 +113,7 @@ pub struct Quantized {
     pub swizzled: bool,
     /// There is a per-tensor scale.
     pub has_scale: bool,
-    /// The rounding of MX scales.
+    /// The rounding of MX scales, or `torchao`.
     pub rounding: String,
 }
 
@@ -127,15 +130,19 @@ impl Quantized {
         if !columns.is_multiple_of(block) {
             return Err(Error::argument(format!("{columns} columns are no multiple of the block, {block}")));
         }
-        if !["floor", "ceil", "even"].contains(&self.rounding.as_str()) {
-            let value = format!("\"{}\"", self.rounding);
-            return Err(Error::unknown("rounding", value, "\"floor\", \"ceil\" or \"even\""));
-        }
+        let formula = match self.rounding.as_str() {
+            "floor" | "ceil" | "even" => "",
+            "torchao" if self.format.has_global => TORCHAO,
+            other => {
+                let expected = "\"floor\", \"ceil\", \"even\" or, for NVFP4, \"torchao\"";
+                return Err(Error::unknown("rounding", format!("\"{other}\""), expected));
+            }
+        };
         let attributes = match (self.format.has_global, self.has_scale) {
-            (true, true) => ", %g {block = 16}".to_owned(),
+            (true, true) => format!(", %g {{block = 16{formula}}}"),
             (true, false) => {
                 writer.op("g", "constant {value = 1}", "[1]", "f32");
-                ", %g {block = 16}".to_owned()
+                format!(", %g {{block = 16{formula}}}")
             }
             (false, false) => format!(" {{block = {block}, scale_rounding = {}}}", self.rounding),
             (false, true) => return Err(Error::argument("MXFP4 has no per-tensor scale")),

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F
 
 import fourfold.torch as ff
+import fourfold.torch.linear
 
 
 class Mlp(torch.nn.Module):
@@ -120,6 +121,50 @@ def test_torchao_models(monkeypatch):
         x = torch.randn(5, 64).bfloat16()
         close = x.float() @ weight.T + model[0].bias.float()
         assert (model(x).float() - close).norm() < (0.2 if mode == "w4a4" else 0.005) * close.norm()
+
+
+def test_calibrated_torchao_models():
+    pytest.importorskip("torchao")
+    from torchao.prototype.mx_formats import inference_workflow as workflow
+    from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor
+    from torchao.quantization import quantize_
+
+    config = workflow.NVFP4DynamicActivationNVFP4WeightConfig
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 32)).bfloat16()
+    x = torch.randn(5, 64).bfloat16()
+    quantize_(model, config(use_triton_kernel=False, step="prepare"))
+    model(x)
+    quantize_(model, config(use_triton_kernel=False, step="convert"))
+    weight = model[0].weight
+    assert ff.quantize_(model) == ["0", "2"]
+    layer = model[0]
+    assert layer.mode == "w4a4" and layer.input_scale.item() == weight.act_per_tensor_scale.item()
+    assert layer.alpha.item() == (layer.input_scale * layer.weight_global_scale).item()
+    # Values above those of calibration are clamped.
+    for x in (x, 3 * x):
+        a = NVFP4Tensor.to_nvfp4(x, per_tensor_scale=weight.act_per_tensor_scale).dequantize(torch.float32)
+        exact = a.double() @ weight.dequantize(torch.float32).double().T + layer.bias.double()
+        torch.testing.assert_close(layer(x).double(), exact, rtol=2**-8, atol=2**-10)
+    model.half()
+    assert layer.alpha.dtype == layer.input_scale.dtype == torch.float32
+
+    state = model.state_dict()
+    state["0.input_scale"] = torch.tensor([0.5])
+    model.load_state_dict(state)
+    assert layer.alpha.item() == (0.5 * layer.weight_global_scale).item()
+
+
+def test_siblings_share_a_scale():
+    layers = torch.nn.Module()
+    for name, scale in (("q", 0.5), ("k", 0.5), ("o", 0.25)):
+        codes, scales = torch.zeros(16, 16, dtype=torch.uint8), torch.zeros(128, 4, dtype=torch.uint8)
+        layer = ff.linear.Linear(codes, scales, torch.ones(1), None, "w4a4", torch.tensor([scale]))
+        setattr(layers, name, layer)
+        ff.linear._share_input_scale(layers, layer)
+    assert layers.q.input_scale is layers.k.input_scale is not layers.o.input_scale
+    layers.k.load_state_dict(layers.o.state_dict())
+    assert (layers.q.input_scale.item(), layers.k.input_scale.item()) == (0.5, 0.25)
 
 
 def test_contest_example(capsys):

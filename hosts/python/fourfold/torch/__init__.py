@@ -67,12 +67,13 @@ def quantize(x, scale=None, *, format="nvfp4", swizzled=False, rounding="floor",
     """Quantizes x [.., M, K]. Returns codes, scales and the per-tensor scale (None for MXFP4 and where it is 1).
 
     A value is code * scale * per-tensor scale. `scale` is a float32 tensor of one number, None, or "dynamic":
-    amax / (448 * 6). `rounding` is that of MX scales: "floor", "ceil" or "even".
+    amax / (448 * 6). `rounding` is that of MX scales: "floor", "ceil" or "even". For NVFP4 with a given scale or none,
+    "torchao" computes torchao's codes and scales: its factors are reciprocals, and its scales at least 2^-6.
     `typed` returns views of PyTorch's FP4 and FP8 dtypes instead of uint8.
     """
     if isinstance(scale, str):
-        if scale != "dynamic" or format != "nvfp4":
-            raise ValueError('scale is a tensor, None or, for NVFP4, "dynamic"')
+        if scale != "dynamic" or format != "nvfp4" or rounding == "torchao":
+            raise ValueError('scale is a tensor, None or, for NVFP4 without "torchao", "dynamic"')
         codes, scales, scale = ops.quantize_dynamic(x, swizzled=swizzled)
     else:
         codes, scales = ops.quantize(x, scale, format=format, swizzled=swizzled, rounding=rounding)

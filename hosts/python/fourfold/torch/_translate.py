@@ -41,6 +41,8 @@ BINARY = {
 RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default)
 # torch.nn.functional.ScalingType and SwizzleType.
 TENSOR_WISE, NVFP4_BLOCKS, MX_BLOCKS, SWIZZLED = 0, 2, 3, 1
+# The attributes of torchao's quantization, as in `hosts/python/src/programs.rs`.
+TORCHAO = ", scale_min = 0.015625, codes = reciprocal_scale, guard = false"
 
 
 class Unsupported(Exception):
@@ -404,7 +406,8 @@ def _quantize(program, node):
         raise Unsupported("the arguments are invalid")
     if block == 16:
         g = _number(program, given["scale"]) if given["scale"] is not None else program.constant(1)
-        operands = f"%{name}, %{g} {{block = 16}}"
+        formula = TORCHAO if given["rounding"] == "torchao" else ""
+        operands = f"%{name}, %{g} {{block = 16{formula}}}"
     else:
         operands = f"%{name} {{block = 32, scale_rounding = {given['rounding']}}}"
     element = "f8E4M3FN" if block == 16 else "f8E8M0FNU"

@@ -24,7 +24,8 @@ class Linear(torch.nn.Module):
     """A linear layer with an NVFP4 weight.
 
     `w4a4` quantizes activations to NVFP4 and multiplies codes. Their per-tensor scale is `input_scale`, one float32
-    number that calibration found, or "dynamic": that of each call. `w4a16` dequantizes the weight to the type of the
+    number that torchao's calibration found, or "dynamic": that of each call. With the former, codes and scales are
+    those that torchao computes. `w4a16` dequantizes the weight to the type of the
     activations, and multiplies in it.
     """
 
@@ -52,10 +53,11 @@ class Linear(torch.nn.Module):
         return self
 
     def _load_from_state_dict(self, state, prefix, *args):
+        if not self.is_dynamic:
+            # Layers may share their scale, and a loaded state must not change that of others.
+            self.input_scale = self.input_scale.clone()
         super()._load_from_state_dict(state, prefix, *args)
         if not self.is_dynamic:
-            # Layers may share their scale, which a loaded state must not change in others.
-            self.input_scale = state.get(f"{prefix}input_scale", self.input_scale).to(self.weight.device).clone()
             self.alpha = self.input_scale * self.weight_global_scale
 
     def forward(self, x):
@@ -64,9 +66,12 @@ class Linear(torch.nn.Module):
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _w4a4(self, x):
-        scale = "dynamic" if self.is_dynamic else self.input_scale
-        codes, scales, scale = quantize(x, scale, swizzled=True)
-        alpha = scale * self.weight_global_scale if self.is_dynamic else self.alpha
+        if self.is_dynamic:
+            codes, scales, scale = quantize(x, "dynamic", swizzled=True)
+            alpha = scale * self.weight_global_scale
+        else:
+            codes, scales, _ = quantize(x, self.input_scale, swizzled=True, rounding="torchao")
+            alpha = self.alpha
         return scaled_mm(
             codes, scales, self.weight, self.weight_scale, alpha=alpha, bias=self.bias, out_dtype=x.dtype,
             format="nvfp4", swizzled=True,
