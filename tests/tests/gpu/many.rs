@@ -11,7 +11,7 @@ use fourfold::ir::{Entity, Program, SymbolValues, Tensor, Value, ValueDef, bind,
 use fourfold::{Backend, Compiled, DeviceChoice, Options};
 use libtest_mimic::Completion;
 
-use crate::{CHAIN, backend, compile, compile_options, recipe};
+use crate::{CHAIN, backend, compile, compile_kernels, compile_options, recipe};
 
 /// One kernel that writes a value, its blocks and its largest element; memsets precede the last two.
 const PEAK: &str = "fir 1
@@ -122,7 +122,7 @@ pub fn replayed() -> Result<()> {
     // The number of times that the addresses change.
     const STAY: usize = 50;
     for (source, kernels) in [(CHAIN, 2), (PEAK, 1)] {
-        let compiled = compile(source)?;
+        let compiled = compile_kernels(source)?;
         let machine = compiled.machine().context("a machine")?;
         let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
         ensure!(
