@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{BlockQuantizeSpec, Configuration, Padding};
 use crate::epilogue::{
-    edge_functions, even_functions, formula_functions, outputs::blocks, quantization_functions,
-    scale_functions,
+    e2m1_functions, edge_functions, even_functions, formula_functions, outputs::blocks,
+    quantization_functions, scale_functions,
 };
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template};
 use crate::targets::Target;
@@ -25,6 +25,13 @@ pub(crate) const STORE: &str = "STG";
 /// Returns whether the target has an instruction that converts to e2m1. Hopper does not.
 fn has_conversion(target: &Target) -> bool {
     target.name != crate::hopper::TARGET
+}
+
+/// Returns whether a thread estimates its eight codes of NVFP4, because no instruction converts to e2m1.
+fn is_estimated(spec: &BlockQuantizeSpec) -> bool {
+    let Configuration { format, values, .. } = spec.configuration;
+    let is_nvfp4 = format.element() == ElementType::F4E2M1FN && format.scale_rounding().is_none();
+    is_nvfp4 && values == 8 && !has_conversion(spec.target)
 }
 
 /// Emits the source of a kernel. Equal specifications give equal bytes.
@@ -60,6 +67,9 @@ struct Context {
     turns: u32,
     rows: u32,
     has_conversion: bool,
+    /// True if codes are estimated, and computed exactly near ties only.
+    is_estimated: bool,
+    e2m1_functions: &'static str,
     quantization_functions: String,
     scale_functions: &'static str,
     /// Empty: no CUTLASS header is needed.
@@ -133,6 +143,8 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         turns,
         rows,
         has_conversion: has_conversion(spec.target),
+        is_estimated: is_estimated(spec),
+        e2m1_functions: e2m1_functions(),
         quantization_functions: functions(format.scale_rounding(), format.formula()),
         scale_functions: scale_functions(),
         head: "",

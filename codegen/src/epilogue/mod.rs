@@ -13,6 +13,7 @@ use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, ReduceKind, 
 use fourfold_scheduler::EpilogueRef;
 
 pub use self::functions::device_functions;
+pub(crate) use self::outputs::e2m1_functions;
 pub use self::outputs::{
     edge_functions, edges_type, even_functions, formula_functions, formula_type, output_functions,
     quantization_functions, scale_functions,

@@ -12,6 +12,7 @@ const FORMATS: &str = include_str!("outputs/formats.cuh");
 const FORMULA: &str = include_str!("outputs/formula.cuh");
 const EDGES: &str = include_str!("outputs/edges.cuh");
 const EVEN: &str = include_str!("outputs/even.cuh");
+const E2M1: &str = include_str!("outputs/e2m1.cuh");
 const SUBTILE: &str = include_str!("outputs/subtile.cuh");
 const PLACE: &str = include_str!("outputs/place.cuh");
 const NODE: &str = include_str!("outputs/node.cuh");
@@ -35,6 +36,11 @@ pub fn edge_functions() -> &'static str {
 /// [`quantization_functions`].
 pub fn formula_functions() -> &'static str {
     FORMULA
+}
+
+/// The device functions that compute e2m1 codes where no instruction does. They follow [`quantization_functions`].
+pub(crate) fn e2m1_functions() -> &'static str {
+    E2M1
 }
 
 /// The device functions that round MX scales as [`ScaleRounding::Even`]. They follow [`quantization_functions`].

@@ -33,7 +33,7 @@ pub(super) struct OutputText {
 }
 
 /// The texts of all outputs, given the phases that write them.
-pub(super) fn outputs(program: &RowProgram, phases: &[&Phase]) -> Vec<OutputText> {
+pub(super) fn outputs(program: &RowProgram, phases: &[&Phase], has_conversion: bool) -> Vec<OutputText> {
     let mut at = 0;
     let written = |position: usize| -> Option<&Written> {
         let all = phases.iter().flat_map(|phase| phase.outputs.iter().chain(&phase.columns));
@@ -44,7 +44,10 @@ pub(super) fn outputs(program: &RowProgram, phases: &[&Phase]) -> Vec<OutputText
         let element = program.element(output.of);
         let text = match output.kind {
             RowOutputKind::Value => value(position, at, element, written),
-            RowOutputKind::Quantized { .. } => quantized(position, at, element, output.kind, written),
+            RowOutputKind::Quantized { .. } => {
+                let estimate = estimate(output.kind, has_conversion);
+                quantized(position, at, element, (output.kind, estimate), written)
+            }
         };
         at += tensors(output.kind);
         text
@@ -60,14 +63,24 @@ fn tensors(kind: RowOutputKind) -> usize {
     }
 }
 
-/// Returns whether a quantization has the fast path of `nvfp4.cuh`.
-pub(super) fn is_fast(kind: RowOutputKind) -> bool {
-    match kind {
-        RowOutputKind::Quantized { format, scale_rounding, formula, global, .. } => {
-            let is_default = scale_rounding.is_none() && formula == Nvfp4Formula::DEFAULT;
-            global.is_some() && format.block == 16 && is_default
-        }
-        RowOutputKind::Value => false,
+/// The function of `nvfp4.cuh` that computes the codes of a block.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Estimate {
+    /// That of the default formula.
+    Default,
+    /// That of any other formula, which is faster than conversions only where no instruction converts.
+    Formula,
+}
+
+/// Returns how the codes of an output are estimated; `None` if they are computed one after the other.
+pub(super) fn estimate(kind: RowOutputKind, has_conversion: bool) -> Option<Estimate> {
+    let RowOutputKind::Quantized { format, scale_rounding: None, formula, global: Some(_), .. } = kind else {
+        return None;
+    };
+    match (format.block, formula == Nvfp4Formula::DEFAULT) {
+        (16, true) => Some(Estimate::Default),
+        (16, false) if !has_conversion => Some(Estimate::Formula),
+        _ => None,
     }
 }
 
@@ -139,7 +152,7 @@ fn quantized(
     position: usize,
     at: usize,
     element: ElementType,
-    kind: RowOutputKind,
+    (kind, estimate): (RowOutputKind, Option<Estimate>),
     written: &Written,
 ) -> OutputText {
     let RowOutputKind::Quantized { format, layout, global, scale_rounding, formula } = kind else {
@@ -156,13 +169,17 @@ fn quantized(
         }
         ScaleLayout::Linear => format!("((start + column) >> {}) + sub", block.trailing_zeros()),
     };
-    let is_pairs = is_fast(kind) && element == ElementType::BF16 && !written.packed.is_empty();
-    let block_codes = match is_fast(kind) {
-        true if is_pairs => {
-            format!("nvfp4(PackedValues{{q{position} + sub * 8}}, {largest}, tensor{position})")
+    let is_pairs = estimate.is_some() && element == ElementType::BF16 && !written.packed.is_empty();
+    let from = match is_pairs {
+        true => format!("PackedValues{{q{position} + sub * 8}}"),
+        false => format!("FloatValues{{q{position} + sub * 16}}"),
+    };
+    let block_codes = match (estimate, global) {
+        (Some(Estimate::Default), _) => format!("nvfp4({from}, {largest}, tensor{position})"),
+        (Some(Estimate::Formula), Some(global)) => {
+            format!("nvfp4_by<{}>({from}, {largest}, x{global})", blocks(code, scale_rounding, formula))
         }
-        true => format!("nvfp4(FloatValues{{q{position} + sub * 16}}, {largest}, tensor{position})"),
-        false => quantize_block(position, code, (scale_rounding, formula), global, &largest),
+        _ => quantize_block(position, code, (scale_rounding, formula), global, &largest),
     };
     let (ty, words) = (format!("Words<kCount * {bits} / 8>"), block as usize * bits / 32);
     let blocks = format!("#pragma unroll\n      for (int sub = 0; sub < kCount / {block}; ++sub) {{");

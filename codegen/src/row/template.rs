@@ -9,11 +9,12 @@ use minijinja::context;
 use serde::Serialize;
 
 use super::operands::{Operands, operands};
-use super::outputs::{OutputText, is_fast, outputs};
+use super::outputs::{Estimate, OutputText, estimate, outputs};
 use super::phases::{self, Kept, Phase, is_once};
 use super::{Configuration, RowSpec, interface, statements};
 use crate::epilogue::{
-    edge_functions, even_functions, formula_functions, quantization_functions, scale_functions,
+    e2m1_functions, edge_functions, even_functions, formula_functions, quantization_functions,
+    scale_functions,
 };
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template, environment};
 
@@ -29,6 +30,12 @@ const ELEMENTS: &str = include_str!("device/elements.cuh");
 /// [`quantization_functions`].
 pub fn element_functions() -> &'static str {
     ELEMENTS
+}
+
+/// The device functions that quantize blocks to NVFP4 with few instructions, for compilation by themselves, also on the
+/// host. They follow [`quantization_functions`], [`formula_functions`] and [`element_functions`].
+pub fn nvfp4_functions() -> String {
+    [e2m1_functions(), include_str!("device/nvfp4.cuh")].join("\n")
 }
 
 /// Emits the source of a kernel. Equal specifications give equal bytes.
@@ -56,7 +63,7 @@ struct Context {
     scale_functions: &'static str,
     element_functions: &'static str,
     row_functions: &'static str,
-    nvfp4_functions: &'static str,
+    nvfp4_functions: String,
     functions: Vec<String>,
     threads: u32,
     row_threads: u32,
@@ -97,11 +104,11 @@ struct Context {
 }
 
 /// The values that all rows share: scalar operands and the divisors of NVFP4.
-fn shared(program: &RowProgram, operands: &Operands) -> Vec<[String; 3]> {
+fn shared(program: &RowProgram, operands: &Operands, has_conversion: bool) -> Vec<[String; 3]> {
     let mut shared = operands.shared.clone();
     for (position, output) in program.outputs.iter().enumerate() {
         let RowOutputKind::Quantized { global: Some(global), .. } = output.kind else { continue };
-        if is_fast(output.kind) {
+        if estimate(output.kind, has_conversion) == Some(Estimate::Default) {
             let value = format!("nvfp4_tensor(load_f32(p.operands[{global}], 0))");
             shared.push(["Nvfp4Tensor".to_owned(), format!("tensor{position}"), value]);
         }
@@ -191,20 +198,21 @@ fn context(spec: &RowSpec) -> Context {
         RowOutputKind::Value => None,
     });
     let outputs = interface::output_sizes(program);
-    let shared = shared(program, &operands);
+    let has_conversion = spec.target.name != crate::hopper::TARGET;
+    let shared = shared(program, &operands, has_conversion);
     let all_phases: Vec<&Phase> = phases.iter().chain(&once).collect();
     Context {
         formula: [spec.signature()],
         signature: spec.signature(),
         interface: spec.interface(),
-        has_conversion: spec.target.name != crate::hopper::TARGET,
+        has_conversion,
         has_mean: program.steps.iter().any(|step| step.kind == RowStepKind::Reduce(ReduceKind::Mean)),
-        has_nvfp4: program.outputs.iter().any(|output| is_fast(output.kind)),
+        has_nvfp4: program.outputs.iter().any(|output| estimate(output.kind, has_conversion).is_some()),
         quantization_functions: format_functions(program),
         scale_functions: scale_functions(),
         element_functions: element_functions(),
         row_functions: row_functions(),
-        nvfp4_functions: include_str!("device/nvfp4.cuh"),
+        nvfp4_functions: nvfp4_functions(),
         functions: vec![super::row_functions(&statements::unary_kinds(program))],
         threads,
         row_threads,
@@ -225,7 +233,7 @@ fn context(spec: &RowSpec) -> Context {
             .collect(),
         shared,
         kept: phases::kept(program),
-        row_outputs: self::outputs(program, &all_phases),
+        row_outputs: self::outputs(program, &all_phases, has_conversion),
         vector_outputs: vector_outputs(program),
         outputs_count: outputs.len(),
         once,

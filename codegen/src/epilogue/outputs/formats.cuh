@@ -126,6 +126,9 @@ struct Nvfp4 {
     return {up, step * up, 1.0f / (step * up), step == 0.0f};
   }
 
+  // About 1 / (s · global).
+  FOURFOLD_HOST_DEVICE static float factor(Step const &step) { return step.power * step.reciprocal; }
+
   // Returns rn(v / step), except for differences that do not change the code: codes saturate well below the clamp at
   // ±16. NaN is clamped to 16 and therefore gets the saturated code.
   FOURFOLD_HOST_DEVICE static float quotient(float v, Step const &step) {

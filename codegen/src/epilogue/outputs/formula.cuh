@@ -62,6 +62,11 @@ struct Nvfp4By {
     return {divide_rn(Global == Factor::kDivide ? divide_rn(1.0f, global) : global, s), is_zero};
   }
 
+  // About 1 / (s · g).
+  FOURFOLD_HOST_DEVICE static float factor(Step const &step) {
+    return Code == CodeRule::kQuotient ? divide_rn(1.0f, step.number) : step.number;
+  }
+
   FOURFOLD_HOST_DEVICE static float quotient(float v, Step const &step) {
     return Code == CodeRule::kQuotient ? divide_rn(v, step.number) : multiply_rn(v, step.number);
   }

@@ -24,59 +24,17 @@ __device__ __forceinline__ Nvfp4Tensor nvfp4_tensor(float global) {
   return {reciprocal_estimate(6.0f * global), global, is_usual ? bits_of(fminf(2780.0f * global, 360.0f)) : 0u};
 }
 
-// Bytes 3 of eight words: those of even words in `even`, of odd words in `odd`.
-__device__ __forceinline__ void high_bytes(uint32_t const (&w)[8], uint32_t &even, uint32_t &odd) {
-  even = __byte_perm(__byte_perm(w[0], w[2], 0x0073), __byte_perm(w[4], w[6], 0x0073), 0x5410);
-  odd = __byte_perm(__byte_perm(w[1], w[3], 0x0073), __byte_perm(w[5], w[7], 0x0073), 0x5410);
-}
-
-// Values from position `first` on, and those of bf16 in pairs.
-struct FloatValues {
-  float const *from;
-  __device__ __forceinline__ float at(int i) const { return from[i]; }
-  __device__ __forceinline__ FloatValues after(int count) const { return {from + count}; }
-};
+// Values of bf16 in pairs.
 struct PackedValues {
   uint32_t const *from;
   __device__ __forceinline__ float at(int i) const { return i % 2 == 0 ? low_bf16(from[i / 2]) : high_bf16(from[i / 2]); }
   __device__ __forceinline__ PackedValues after(int count) const { return {from + count / 2}; }
 };
 
-// The signs of eight values, in the leading bits of bytes: those at even positions, and those at odd ones.
-__device__ __forceinline__ void signs_of(FloatValues const &values, uint32_t &even, uint32_t &odd) {
-  uint32_t signs[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    signs[i] = bits_of(values.at(i));
-  }
-  high_bytes(signs, even, odd);
-}
 __device__ __forceinline__ void signs_of(PackedValues const &values, uint32_t &even, uint32_t &odd) {
   uint32_t const low = __byte_perm(values.from[0], values.from[1], 0x7351), high = __byte_perm(values.from[2], values.from[3], 0x7351);
   even = __byte_perm(low, high, 0x5410);
   odd = __byte_perm(low, high, 0x7632);
-}
-
-// The codes of eight values times `factor`, which is 2^-126 / step. Returns two 16-bit numbers, of which one is below 2
-// if a product is within 2^-16 units of a tie between codes.
-//
-// Numbers below 2^-126 are evenly spaced, as e2m1's are below 1, so bits 22 to 24 of the product are the code, rounded
-// down. They are moved to bits 24 to 26, and half a unit is added. The product must be an fma: ptxas 13.0 to 13.5
-// takes a product of floats whose bits are shifted to the left for one of integers, (x * y) << 2 for x * (y << 2).
-template <class Values>
-__device__ __forceinline__ uint32_t nvfp4_codes(Values const &values, float factor, uint32_t &codes) {
-  uint32_t magnitudes[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    magnitudes[i] = (bits_of(__fmaf_rn(values.at(i), factor, 0.0f)) << 2) + 0x00800100u;
-  }
-  uint32_t const near = __vminu2(__vminu2(__byte_perm(magnitudes[0], magnitudes[1], 0x6521), __byte_perm(magnitudes[2], magnitudes[3], 0x6521)),
-                                 __vminu2(__byte_perm(magnitudes[4], magnitudes[5], 0x6521), __byte_perm(magnitudes[6], magnitudes[7], 0x6521)));
-  uint32_t even, odd, even_signs, odd_signs;
-  high_bytes(magnitudes, even, odd);
-  signs_of(values, even_signs, odd_signs);
-  codes = ((even | odd << 4) & 0x77777777u) | (even_signs >> 4 & 0x08080808u) | (odd_signs & 0x80808080u);
-  return near;
 }
 
 struct Nvfp4Codes {
@@ -84,33 +42,37 @@ struct Nvfp4Codes {
   uint32_t scale;
 };
 
-template <class Values>
+template <class Blocks, class Values>
 __device__ __forceinline__ Nvfp4Codes nvfp4_by_division(Values const &values, uint32_t amax, float global) {
-  Nvfp4Codes result = {{0u, 0u}, Nvfp4::scale(amax, global)};
-  Nvfp4::Step const step = Nvfp4::step(result.scale, amax, global);
+  Nvfp4Codes result = {{0u, 0u}, Blocks::scale(amax, global)};
+  typename Blocks::Step const step = Blocks::step(result.scale, amax, global);
 #pragma unroll
   for (int i = 0; i < 16; i += 2) {
-    result.words[i / 8] |= Nvfp4::codes(values.at(i), values.at(i + 1), step) << (i % 8 * 4);
+    result.words[i / 8] |= Blocks::codes(values.at(i), values.at(i + 1), step) << (i % 8 * 4);
   }
   return result;
 }
 
 // Takes the values in registers: a call by reference would store them to memory on every path.
+template <class Blocks>
 __device__ __noinline__ Nvfp4Codes nvfp4_exact(float4 a, float4 b, float4 c, float4 d, uint32_t amax, float global) {
   float const values[16] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
-  return nvfp4_by_division(FloatValues{values}, amax, global);
+  return nvfp4_by_division<Blocks>(FloatValues{values}, amax, global);
 }
+template <class Blocks>
 __device__ __noinline__ Nvfp4Codes nvfp4_exact_packed(uint4 low, uint4 high, uint32_t amax, float global) {
   uint32_t const pairs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  return nvfp4_by_division(PackedValues{pairs}, amax, global);
+  return nvfp4_by_division<Blocks>(PackedValues{pairs}, amax, global);
 }
+template <class Blocks>
 __device__ __forceinline__ Nvfp4Codes nvfp4_exact_of(FloatValues const &values, uint32_t amax, float global) {
   float const *v = values.from;
-  return nvfp4_exact({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}, {v[8], v[9], v[10], v[11]}, {v[12], v[13], v[14], v[15]}, amax, global);
+  return nvfp4_exact<Blocks>({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}, {v[8], v[9], v[10], v[11]}, {v[12], v[13], v[14], v[15]}, amax, global);
 }
+template <class Blocks>
 __device__ __forceinline__ Nvfp4Codes nvfp4_exact_of(PackedValues const &values, uint32_t amax, float global) {
   uint32_t const *v = values.from;
-  return nvfp4_exact_packed({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}, amax, global);
+  return nvfp4_exact_packed<Blocks>({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}, amax, global);
 }
 
 // `amax` has the bits of the largest magnitude, NaN above infinity.
@@ -135,11 +97,29 @@ __device__ __forceinline__ Nvfp4Codes nvfp4(Values const &values, uint32_t amax,
   float const factor = result.scale == 0u ? 0.0f : reciprocal_estimate(scale * tensor.global) * 0x1p-126f;
   uint32_t const near = __vminu2(nvfp4_codes(values, factor, result.words[0]), nvfp4_codes(values.after(8), factor, result.words[1]));
   // A subnormal scale may be so much smaller than its quotient that codes exceed 7; they saturate.
-  bool const is_sure = amax < tensor.limit && result.scale - 1u >= 7u && ((pair ^ pair >> 8) & 0xFFu) == 0u && (near & 0xFFFFu) >= 2u && near >= 0x20000u;
+  bool const is_sure = amax < tensor.limit && result.scale - 1u >= 7u && ((pair ^ pair >> 8) & 0xFFu) == 0u && is_far(near);
   if (!is_sure) {
-    return nvfp4_exact_of(values, amax, tensor.global);
+    return nvfp4_exact_of<Nvfp4>(values, amax, tensor.global);
   }
   if (result.scale == 0u) {
+    result.words[0] = result.words[1] = 0u;
+  }
+  return result;
+}
+
+// The same under another formula, whose scale and step are computed as it says.
+template <class Blocks, class Values>
+__device__ __forceinline__ Nvfp4Codes nvfp4_by(Values const &values, uint32_t amax, float global) {
+  Nvfp4Codes result;
+  result.scale = Blocks::scale(amax, global);
+  typename Blocks::Step const step = Blocks::step(result.scale, amax, global);
+  float const factor = Blocks::factor(step);
+  uint32_t const near = __vminu2(nvfp4_codes(values, factor * 0x1p-126f, result.words[0]),
+                                 nvfp4_codes(values.after(8), factor * 0x1p-126f, result.words[1]));
+  if (!(is_usual(amax, factor) && is_far(near)) && !step.is_zero) {
+    return nvfp4_exact_of<Blocks>(values, amax, global);
+  }
+  if (step.is_zero) {
     result.words[0] = result.words[1] = 0u;
   }
   return result;

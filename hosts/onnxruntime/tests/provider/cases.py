@@ -1,4 +1,4 @@
-"""Tests of the provider in ONNX Runtime: `python cases.py LIBRARY CASE`."""
+"""Tests of the provider in ONNX Runtime: `python cases.py LIBRARY CASE`, on a GPU with `gpu` at the end."""
 
 import gc
 import pathlib

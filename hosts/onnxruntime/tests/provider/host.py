@@ -1,5 +1,7 @@
 """Sessions with the provider, and what they run."""
 
+import sys
+
 import numpy as np
 import onnxruntime as ort
 
@@ -13,6 +15,8 @@ LEVELS = [
     ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 ]
 ROWS = (0, 1, 3, 91)
+# With `gpu` behind the name of the case, it runs on the first GPU.
+DEVICE = {} if sys.argv[3:] == ["gpu"] else {"device": "none"}
 
 
 def devices():
@@ -27,7 +31,7 @@ def session(model, level=LEVELS[-1], options=None, **entries):
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, text in entries.items():
         settings.add_session_config_entry(key.replace("__", "."), text)
-    settings.add_provider_for_devices(devices(), {"device": "none", **(options or {})})
+    settings.add_provider_for_devices(devices(), {**DEVICE, **(options or {})})
     return ort.InferenceSession(model, settings)
 
 
