@@ -38,7 +38,7 @@ def arguments():
                         help="swap torchao's layers, or compile them as they are [default: swap]")
     parser.add_argument("--no-group", action="store_true", help="multiply the input of q, k and v three times")
     parser.add_argument("--many-rows", type=int, metavar="N",
-                        help="rows from which products compute what follows them [default: the pass's]")
+                        help="rows from which products compute what follows them [default: never]")
     parser.add_argument("--past", type=int, default=1024, metavar="N", help="past tokens of decode [default: 1024]")
     parser.add_argument("--batches", default="1,16", metavar="LIST", help="batches of decode [default: 1,16]")
     parser.add_argument("--prefill", type=int, default=2048, metavar="N", help="tokens of prefill [default: 2048]")
@@ -128,8 +128,7 @@ class Models:
         if name == "fourfold":
             target = {} if self.device.type == "cuda" else {"target": self.options.target or "sm_90a"}
             own = ff.inductor_pass(**target)
-            if self.options.many_rows is not None:
-                own.many_rows = self.options.many_rows
+            own.many_rows = self.options.many_rows
             self.passes.append(own)
             # Graphs from Inductor's cache would leave `planned` empty.
             options = {"post_grad_custom_pre_pass": own, "fx_graph_cache": False}

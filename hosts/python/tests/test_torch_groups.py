@@ -59,9 +59,10 @@ def numbers(*shape, seed=1, dtype=torch.bfloat16):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def compiled(model, *inputs, dynamic=False):
+def compiled(model, *inputs, dynamic=False, many_rows=None):
     """The results of a compiled model, and the names of the launches that the pass planned."""
     own = ff.inductor_pass(target="sm_90a")
+    own.many_rows = many_rows
     torch._dynamo.reset()
     with torch._inductor.config.patch({"post_grad_custom_pre_pass": own, "force_disable_caches": True}):
         call = torch.compile(model, fullgraph=True, dynamic=dynamic)
@@ -160,8 +161,8 @@ class Gated(Siblings):
         return [*super().layers(), self.down]
 
 
-@pytest.mark.parametrize("rows", [3, 600])
-def test_products_with_other_kernels_behind_them_stay(rows):
+@pytest.mark.parametrize("rows, is_epilogue", [(3, False), (600, False), (600, True)])
+def test_products_with_other_kernels_behind_them_stay(rows, is_epilogue):
     """A kernel that quantizes, or an epilogue, would need a copy of the columns."""
     torch.manual_seed(0)
     model = Gated({"gate": 256, "up": 256})
@@ -173,13 +174,13 @@ def test_products_with_other_kernels_behind_them_stay(rows):
     expected = model(x)
     group_siblings(model.layers())
     assert model.gate.group is model.up.group is not None and model.down.group is None
-    found, launches, _ = compiled(model, x)
+    found, launches, _ = compiled(model, x, many_rows=600 if is_epilogue else 601)
     assert torch.equal(found, expected)
     kinds = [kind for kind, *_ in launches]
     # For many rows, the gate's kernel has the elementwise ops.
-    quantizations = ["block_quantize", "block_quantize"] if rows == 600 else ["block_quantize", "row"]
-    assert sorted(kinds) == sorted([*quantizations, "nvfp4", "nvfp4", "nvfp4"])
-    assert sum("matrix" in rest for (rest,) in products(launches)) == (rows == 600)
+    second = "block_quantize" if is_epilogue else "row"
+    assert sorted(kinds) == sorted(["block_quantize", second, "nvfp4", "nvfp4", "nvfp4"])
+    assert sum("matrix" in rest for (rest,) in products(launches)) == is_epilogue
 
 
 def test_neighbours_of_an_epilogue():
