@@ -231,7 +231,7 @@ TOOLS = ("CUDA_HOME", "CUTLASS_PATH", "FOURFOLD_CUTLASS", "FOURFOLD_NVCC", "FOUR
 
 
 def load(texts, target):
-    """Loads programs one after the other. Returns the seconds, those of the slowest, and why programs have no kernels."""
+    """Loads programs one after the other. Returns the seconds, the slowest's, and why programs have no kernels."""
     import fourfold
 
     start, times, failures = time.perf_counter(), [], []

@@ -221,6 +221,25 @@ def test_different_inputs_stay_apart():
     assert len(products(launches)) == 2 and len(launches) == 4
 
 
+@pytest.mark.parametrize("is_joint, columns, rows", [(True, 4, 128), (False, 8, 64)])
+def test_scales_of_slices(is_joint, columns, rows):
+    """64 rows of 8 bytes are padded scales of 64 x 64 codes, too, but two of them are not those of 128 x 64."""
+    weights = [ff.quantize(numbers(rows, K, seed=seed), None, swizzled=True) for seed in (1, 2)]
+    b = torch.cat([codes for codes, _, _ in weights])
+    sfb = torch.cat([scales.reshape(rows, columns) for _, scales, _ in weights])
+    alphas = torch.rand(2 * rows, generator=torch.Generator().manual_seed(3)) + 0.5
+
+    def both(x):
+        codes, scales, _ = ff.quantize(x, None, swizzled=True)
+        own = (slice(0, rows), slice(rows, None))
+        return [ff.scaled_mm(codes, scales, b[at], sfb[at], alpha=alphas[at], swizzled=True) for at in own]
+
+    x = numbers(5, K)
+    found, launches, _ = compiled(both, x)
+    assert_equal(found, both(x))
+    assert len(products(launches)) == (1 if is_joint else 2)
+
+
 @pytest.mark.parametrize("name", ["odd columns", "many columns", "dynamic", "scale", "weights only"])
 def test_layers_without_group(name):
     sizes = {"q": 256, "k": 200 if name == "odd columns" else 8192 if name == "many columns" else 128}
@@ -331,6 +350,19 @@ def test_conversions():
     assert_equal(compiled(model, x)[0], expected)
     meta = copy.deepcopy(model).to("meta")
     assert is_joint(meta) and meta.q.weight.is_meta and meta.q.input_scale.is_meta
+    # A conversion that fails changes nothing.
+    for when in (0, 2, 4):
+        calls = []
+
+        def fail(tensor):
+            calls.append(tensor)
+            if len(calls) > when:
+                raise MemoryError
+            return tensor.clone()
+
+        with pytest.raises(MemoryError):
+            model._apply(fail)
+        assert_equal(model(x), expected)
     # One layer alone gets tensors of its own.
     model.k.to(torch.bfloat16)
     assert model.q.group is model.v.group is not model.k.group

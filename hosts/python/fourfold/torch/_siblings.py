@@ -8,7 +8,8 @@ import operator
 
 import torch
 
-from ._ops import ops
+from ._group import TILE_ROWS
+from ._ops import BLOCKS, ops
 from ._translate import arguments
 
 aten = torch.ops.aten
@@ -46,9 +47,21 @@ def member(node):
         bases.append(found[0])
         rows.add(found[1])
     rows.discard(None)
-    if len(rows) != 1 or None in bases[:3] or given["a"].meta["val"].dim() != 2:
+    ranks = [given["a"].meta["val"].dim(), *(base.meta["val"].dim() for base in bases if base is not None)]
+    if len(rows) != 1 or None in bases[:3] or ranks != [2, 2, 2, 1, 1][: len(ranks)]:
         return None
-    return (*bases, *given.values()), rows.pop()
+    (rows,) = rows
+    return ((*bases, *given.values()), rows) if do_scales_join(given, *bases[:2], rows) else None
+
+
+def do_scales_join(given, b, sfb, rows):
+    """True if scales of neighbours are those of one matrix: linear, or swizzled tiles that none shares."""
+    if given["format"] not in BLOCKS:
+        return False
+    columns, found = b.meta["val"].shape[1] * 2 // BLOCKS[given["format"]], sfb.meta["val"].shape[1]
+    if not given["swizzled_b"]:
+        return found == columns
+    return found == (columns + 3) // 4 * 4 and all(row % TILE_ROWS == 0 for row in rows)
 
 
 def rows_of(node):

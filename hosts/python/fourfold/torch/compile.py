@@ -39,7 +39,7 @@ class InductorPass(CustomGraphPass):
     """
 
     # For 2,048 rows of a Llama 3 8B on an H100, a kernel that computes silu(gate) * up and quantizes takes 83 us. By
-    # estimate, quantization alone takes 55 us, and the exponentials and divisions make the gate's epilogue 30 us longer.
+    # estimate, quantization alone takes 55 us, and exponentials and divisions make the gate's epilogue 30 us longer.
     many_rows = None
 
     def __init__(self, **options):

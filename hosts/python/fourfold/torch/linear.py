@@ -89,13 +89,17 @@ class Linear(torch.nn.Module):
 
     def _apply(self, fn, recurse=True):
         """Keeps the per-tensor scales in float32, whatever the model is converted to."""
-        group, names = self.group, ["weight_global_scale", "alpha", "input_scale"]
-        scales = {name: self._buffers[name] for name in names}
-        if group is not None:
-            self._buffers.update(dict.fromkeys((*SLICES, *JOINT, "input_scale")))
-        super()._apply(fn, recurse)
+        group, before = self.group, dict(self._buffers)
+        scales = {name: before[name] for name in ("weight_global_scale", "alpha", "input_scale")}
         if group is not None:
             place, moved = group.place(scales.pop("input_scale")), group.moved(fn)
+            self._buffers.update(dict.fromkeys((*SLICES, *JOINT, "input_scale")))
+        try:
+            super()._apply(fn, recurse)
+        except BaseException:
+            self._buffers.update(before)
+            raise
+        if group is not None:
             self.join(moved, self._rows, moved.scales[place])
         for name, scale in scales.items():
             if scale is not None:
