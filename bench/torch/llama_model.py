@@ -143,6 +143,30 @@ class Decode(Prefill):
         self.cache, self.position = cache, cache.past
 
 
+class Emulated(torch.nn.Module):
+    """A linear layer that multiplies dequantized operands, exactly but for the rounding of its result."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x):
+        scale = self.weight.act_per_tensor_scale
+        scale = x.abs().amax().float() / (448 * 6) if scale is None else scale.reshape(())
+        exact, _, _ = emulate(x.reshape(-1, x.shape[-1]), self.weight, scale)
+        return exact.to(x.dtype).reshape(*x.shape[:-1], -1)
+
+
+def emulated(model):
+    """A copy of a model that torchao quantized, with emulated layers."""
+    found = copy.deepcopy(model)
+    for name, module in list(found.named_modules()):
+        if is_quantized(module, name):
+            parent, _, child = name.rpartition(".")
+            setattr(found.get_submodule(parent), child, Emulated(module.weight.detach()))
+    return found
+
+
 def emulate(x, weight, scale, codes=None):
     """The product of a layer by torchao's codes, in f64: exact values, and sums of magnitudes, both [M, N].
 

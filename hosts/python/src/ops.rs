@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::module::Operand;
-use crate::programs::{self, Format, Quantized, ScaledMm};
+use crate::programs::{self, Alpha, Format, Quantized, ScaledMm};
 use crate::run::call;
 use crate::shim::{Element, Tensor, shim};
 use crate::stack::{Arguments, Results};
@@ -33,6 +33,18 @@ fn number(tensor: Tensor, name: &str) -> Result<Operand, Error> {
         return Err(Error::argument(format!("{name} must be one float32 number; its shape is {sizes:?}")));
     }
     Ok(Operand::shaped(tensor, vec![1]))
+}
+
+/// One float32 number, or one for each of N columns.
+fn alpha(tensor: Tensor, n: usize) -> Result<(Operand, Alpha), Error> {
+    let sizes = tensor.sizes()?;
+    if n == 1 || sizes.len() != 1 || usize::try_from(sizes[0]) != Ok(n) {
+        return Ok((number(tensor, "alpha")?, Alpha::Number));
+    }
+    if tensor.element()? != Element::Float32 {
+        return Err(Error::argument(format!("alpha must be one float32 number, or {n} of them")));
+    }
+    Ok((Operand::new(tensor), Alpha::Columns))
 }
 
 /// The word of a floating-point tensor's element type.
@@ -90,7 +102,7 @@ fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error
     let format = Format::named(&arguments.text()?)?;
     let (swizzled_a, swizzled_b) = (arguments.switch()?, arguments.switch()?);
     let (activation, out) = (arguments.text()?, out_dtype(arguments.dtype()?)?);
-    let Tensors { a, sfa, b, sfb, alpha, bias } = tensors;
+    let Tensors { a, sfa, b, sfb, alpha: factor, bias } = tensors;
     let (a_extents, b_extents) = (extents(&a, "a", 2..=3)?, extents(&b, "b", 2..=3)?);
     let (a_rank, b_rank) = (a_extents.len(), b_extents.len());
     let k = a_extents[a_rank - 1] * 2;
@@ -112,9 +124,11 @@ fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error
     let mut operands = vec![scales(&a_extents, sfa), scales(&b_extents, sfb)];
     operands.insert(1, Operand::new(b));
     operands.insert(0, Operand::new(a));
-    let has_alpha = alpha.is_some();
-    if let Some(alpha) = alpha {
-        operands.push(number(alpha, "alpha")?);
+    let mut kind = Alpha::Absent;
+    if let Some(tensor) = factor {
+        let (operand, found) = alpha(tensor, n)?;
+        operands.push(operand);
+        kind = found;
     }
     let bias_type = bias.as_ref().map(|bias| float(bias, "bias")).transpose()?;
     if let Some(bias) = bias {
@@ -132,7 +146,7 @@ fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error
         k,
         swizzled_a,
         swizzled_b,
-        has_alpha,
+        alpha: kind,
         bias: bias_type,
         activation,
         out,

@@ -74,6 +74,17 @@ impl Writer {
     }
 }
 
+/// The f32 factors of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alpha {
+    /// None.
+    Absent,
+    /// One number.
+    Number,
+    /// A number for each column.
+    Columns,
+}
+
 /// A block-scaled product with its epilogue.
 #[derive(Debug)]
 pub struct ScaledMm {
@@ -91,8 +102,8 @@ pub struct ScaledMm {
     pub swizzled_a: bool,
     /// Scales of B are swizzled.
     pub swizzled_b: bool,
-    /// There is an alpha.
-    pub has_alpha: bool,
+    /// The alpha.
+    pub alpha: Alpha,
     /// The type of a bias of N elements.
     pub bias: Option<&'static str>,
     /// `none`, `relu`, `gelu`, `gelu_tanh` or `silu`.
@@ -172,8 +183,10 @@ impl ScaledMm {
         writer.input("b", &shape(&b, self.k), "f4E2M1FN");
         let sfb = shape(&b, scales);
         writer.input("sfb", &sfb, &format!("{scale}, {}", layout(self.swizzled_b)));
-        if self.has_alpha {
-            writer.input("alpha", "[1]", "f32");
+        match self.alpha {
+            Alpha::Absent => {}
+            Alpha::Number => writer.input("alpha", "[1]", "f32"),
+            Alpha::Columns => writer.input("alpha", &format!("[{}]", self.n), "f32"),
         }
         if let Some(element) = self.bias {
             writer.input("bias", &format!("[{}]", self.n), element);
@@ -192,13 +205,17 @@ impl ScaledMm {
             operands[1] = "sfb.blocked";
         }
         let d = shape(&self.leading, self.n);
-        let alpha = if self.has_alpha { ", alpha = %alpha" } else { "" };
+        let alpha = if self.alpha == Alpha::Number { ", alpha = %alpha" } else { "" };
         let [sfa, sfb] = operands;
         let product = format!("scaled_mma %a, %{sfa}, %b, %{sfb}{alpha} {{block = {block}}}");
         writer.op("product", &product, &d, "f32");
         let mut last = "product";
+        if self.alpha == Alpha::Columns {
+            writer.op("scaled", "mul %product, %alpha", &d, "f32");
+            last = "scaled";
+        }
         if self.bias.is_some() {
-            writer.op("biased", "add %product, %bias", &d, "f32");
+            writer.op("biased", &format!("add %{last}, %bias"), &d, "f32");
             last = "biased";
         }
         match self.activation.as_str() {

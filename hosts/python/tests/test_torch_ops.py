@@ -298,3 +298,19 @@ def test_compiled_with_a_dynamic_m(backend):
     for m in (3, 9, 200):
         x = torch.randn(m, 64)
         assert torch.equal(compiled(x), layer(x))
+
+
+@pytest.mark.parametrize("m", [1, 3, 91])
+def test_bound_of_the_gradient_of_softmax(m):
+    """The bound that GPU tests use for two results holds with half of it for one, in any order of sums."""
+    import test_torch_gpu
+
+    g, y = test_torch_gpu.numbers(m, 96, 1), torch.softmax(test_torch_gpu.numbers(m, 96), 1)
+    bound = test_torch_gpu.softmax_backward_bound(m) / 2
+    exact = y.double() * (g.double() - (g.double() * y.double()).sum(1, keepdim=True))
+    total = torch.zeros(m, 1)
+    for column in reversed(range(96)):
+        total += (g * y)[:, column : column + 1]
+    for found in (torch.ops.fourfold.softmax_backward(g, y, 1), y * (g - total)):
+        assert ((found.double() - exact).abs() <= bound).all()
+    assert (bound < 2**-16 * g.abs().max()).all()

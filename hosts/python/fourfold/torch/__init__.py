@@ -34,6 +34,7 @@ def scaled_mm(
     On a GPU, swizzled scales of a batch of A need a batch of B too.
     The sum, alpha, bias and activation are in f32; the result is rounded once to `out_dtype`.
 
+    `alpha`: one float32 number, or one for each of N columns.
     `format`: "nvfp4" or "mxfp4" [default: by the dtype of `sfa`, NVFP4 for uint8].
     `swizzled`: the layout of both scales, or a pair of bools.
     `activation`: "none", "relu", "gelu", "gelu_tanh" or "silu".
@@ -120,8 +121,8 @@ def inductor_pass(**options):
     return InductorPass(**options)
 
 
-def quantize_(model, mode=None, filter=None):
+def quantize_(model, mode=None, filter=None, group=True):
     """Replaces linear layers of a model by layers with NVFP4 weights, in place; see `fourfold.torch.linear`."""
     from .linear import quantize_ as replace
 
-    return replace(model, mode, filter)
+    return replace(model, mode, filter, group)

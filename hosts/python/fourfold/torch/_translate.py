@@ -310,9 +310,13 @@ def _product(program, a, b, scales, block, swizzled, alpha, bias, activation, el
     left, right = _codes(program, a, m, str(k), block), _codes(program, b, n, str(k), block)
     sfa = _scales(program, scales[0], m, k, block, swizzled[0])
     sfb = _scales(program, scales[1], n, k, block, swizzled[1])
-    factor = f", alpha = %{_number(program, alpha)}" if alpha is not None else ""
+    is_row = alpha is not None and n != "1" and list(tensor(alpha).shape) == [int(n)]
+    factor = f", alpha = %{_number(program, alpha)}" if alpha is not None and not is_row else ""
     extents = [m, n]
     name = program.op(f"scaled_mma %{left}, %{sfa}, %{right}, %{sfb}{factor} {{block = {block}}}", extents, "f32")
+    if is_row:
+        factors, _, _ = program.value(alpha)
+        name = program.op(f"mul %{name}, %{factors}", extents, "f32")
     if bias is not None:
         added, _, _ = program.value(bias)
         name = program.op(f"add %{name}, %{added}", extents, "f32")
@@ -342,7 +346,7 @@ def _block(scale):
     return blocks[tensor(scale).dtype]
 
 
-def _arguments(node):
+def arguments(node):
     """The arguments of a node by name, defaults included."""
     schema = node.target._schema.arguments
     given = dict(zip((argument.name for argument in schema), node.args)) | node.kwargs
@@ -350,7 +354,7 @@ def _arguments(node):
 
 
 def _scaled_mm(program, node):
-    given = _arguments(node)
+    given = arguments(node)
     if given["scale_result"] is not None:
         raise Unsupported("scale_result is given")
     scales, element = (given["scale_a"], given["scale_b"]), result(node)[1]
@@ -360,7 +364,7 @@ def _scaled_mm(program, node):
 
 
 def _scaled_mm_v2(program, node):
-    given = _arguments(node)
+    given = arguments(node)
     recipes, element = (list(given["recipe_a"]), list(given["recipe_b"])), result(node)[1]
     block = {NVFP4_BLOCKS: 16, MX_BLOCKS: 32}.get(recipes[0][0])
     if block is None or recipes[0] != recipes[1] or recipes[0][1:] not in ([], [TENSOR_WISE]):
@@ -379,7 +383,7 @@ def _scaled_mm_v2(program, node):
 
 
 def _fourfold_scaled_mm(program, node):
-    given = _arguments(node)
+    given = arguments(node)
     if given["format"] not in BLOCKS or given["activation"] not in ACTIVATIONS:
         raise Unsupported("the arguments are invalid")
     scales, swizzled = (given["sfa"], given["sfb"]), (given["swizzled_a"], given["swizzled_b"])
@@ -399,7 +403,7 @@ ROOTS = {
 
 def _quantize(program, node):
     """The last op of a region. Its results are codes and scales."""
-    given = _arguments(node)
+    given = arguments(node)
     block = BLOCKS.get(given["format"])
     name, extents, _ = program.value(given["x"])
     if block is None or not extents[-1].isdigit() or int(extents[-1]) % block:

@@ -5,7 +5,7 @@ use fourfold::scheduler::Tier;
 use fourfold::{Backend, Options};
 
 use super::{
-    Format, Quantized, ScaledMm, copy_transpose, quantize, quantize_dynamic, reduce, softmax,
+    Alpha, Format, Quantized, ScaledMm, copy_transpose, quantize, quantize_dynamic, reduce, softmax,
     softmax_backward,
 };
 
@@ -51,7 +51,11 @@ fn products_are_one_kernel() {
                     k: 512,
                     swizzled_a: true,
                     swizzled_b: bias.is_none(),
-                    has_alpha: bias.is_some(),
+                    alpha: match bias {
+                        None => Alpha::Absent,
+                        Some("f32") => Alpha::Columns,
+                        Some(_) => Alpha::Number,
+                    },
                     bias,
                     activation: activation.to_owned(),
                     out: "bf16",
