@@ -42,14 +42,26 @@ struct Nvfp4Codes {
   uint32_t scale;
 };
 
+// The exact scale and codes. Estimates decide those that are not near a tie, if the factor is usual.
 template <class Blocks, class Values>
-__device__ __forceinline__ Nvfp4Codes nvfp4_by_division(Values const &values, uint32_t amax, float global) {
+__device__ __forceinline__ Nvfp4Codes nvfp4_exactly(Values const &values, uint32_t amax, float global) {
   Nvfp4Codes result = {{0u, 0u}, Blocks::scale(amax, global)};
   typename Blocks::Step const step = Blocks::step(result.scale, amax, global);
-#pragma unroll
-  for (int i = 0; i < 16; i += 2) {
-    result.words[i / 8] |= Blocks::codes(values.at(i), values.at(i + 1), step) << (i % 8 * 4);
+  float const factor = Blocks::factor(step);
+  if (!step.is_zero && is_usual(amax, factor)) {
+    nvfp4_codes(values, factor * 0x1p-126f, result.words[0]);
+    nvfp4_codes(values.after(8), factor * 0x1p-126f, result.words[1]);
+    result.words[0] = settle<Blocks>(values, factor * 0x1p-126f, result.words[0], step);
+    result.words[1] = settle<Blocks>(values.after(8), factor * 0x1p-126f, result.words[1], step);
+    return result;
   }
+  // Rarely executed: unrolled, it would take registers from the caller.
+  uint64_t codes = 0u;
+#pragma unroll 1
+  for (int i = 0; i < 16; i += 2) {
+    codes |= static_cast<uint64_t>(Blocks::codes(values.at(i), values.at(i + 1), step)) << (i * 4);
+  }
+  result.words[0] = static_cast<uint32_t>(codes), result.words[1] = static_cast<uint32_t>(codes >> 32);
   return result;
 }
 
@@ -57,22 +69,32 @@ __device__ __forceinline__ Nvfp4Codes nvfp4_by_division(Values const &values, ui
 template <class Blocks>
 __device__ __noinline__ Nvfp4Codes nvfp4_exact(float4 a, float4 b, float4 c, float4 d, uint32_t amax, float global) {
   float const values[16] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
-  return nvfp4_by_division<Blocks>(FloatValues{values}, amax, global);
+  return nvfp4_exactly<Blocks>(FloatValues{values}, amax, global);
 }
 template <class Blocks>
 __device__ __noinline__ Nvfp4Codes nvfp4_exact_packed(uint4 low, uint4 high, uint32_t amax, float global) {
   uint32_t const pairs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  return nvfp4_by_division<Blocks>(PackedValues{pairs}, amax, global);
+  return nvfp4_exactly<Blocks>(PackedValues{pairs}, amax, global);
 }
 template <class Blocks>
 __device__ __forceinline__ Nvfp4Codes nvfp4_exact_of(FloatValues const &values, uint32_t amax, float global) {
   float const *v = values.from;
-  return nvfp4_exact<Blocks>({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}, {v[8], v[9], v[10], v[11]}, {v[12], v[13], v[14], v[15]}, amax, global);
+  return nvfp4_exact<Blocks>({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}, {v[8], v[9], v[10], v[11]}, {v[12], v[13], v[14], v[15]}, amax,
+                             global);
 }
 template <class Blocks>
 __device__ __forceinline__ Nvfp4Codes nvfp4_exact_of(PackedValues const &values, uint32_t amax, float global) {
   uint32_t const *v = values.from;
   return nvfp4_exact_packed<Blocks>({v[0], v[1], v[2], v[3]}, {v[4], v[5], v[6], v[7]}, amax, global);
+}
+
+// The codes of a block whose scale is known, by estimates if `is_sure`. `factor` is 2^-126 / step.
+template <class Blocks, class Values>
+__device__ __forceinline__ void estimate_codes(Nvfp4Codes &result, Values const &values, float factor, bool is_sure, uint32_t amax, float global) {
+  uint32_t const near = __vminu2(nvfp4_codes(values, factor, result.words[0]), nvfp4_codes(values.after(8), factor, result.words[1]));
+  if (!(is_sure && is_far(near))) {
+    result = nvfp4_exact_of<Blocks>(values, amax, global);
+  }
 }
 
 // `amax` has the bits of the largest magnitude, NaN above infinity.
@@ -95,13 +117,10 @@ __device__ __forceinline__ Nvfp4Codes nvfp4(Values const &values, uint32_t amax,
 #endif
   result.scale = pair & 0xFFu;
   float const factor = result.scale == 0u ? 0.0f : reciprocal_estimate(scale * tensor.global) * 0x1p-126f;
-  uint32_t const near = __vminu2(nvfp4_codes(values, factor, result.words[0]), nvfp4_codes(values.after(8), factor, result.words[1]));
   // A subnormal scale may be so much smaller than its quotient that codes exceed 7; they saturate.
-  bool const is_sure = amax < tensor.limit && result.scale - 1u >= 7u && ((pair ^ pair >> 8) & 0xFFu) == 0u && is_far(near);
-  if (!is_sure) {
-    return nvfp4_exact_of<Nvfp4>(values, amax, tensor.global);
-  }
-  if (result.scale == 0u) {
+  bool const is_sure = amax < tensor.limit && result.scale - 1u >= 7u && ((pair ^ pair >> 8) & 0xFFu) == 0u;
+  estimate_codes<Nvfp4>(result, values, factor, is_sure, amax, tensor.global);
+  if (is_sure && result.scale == 0u) {
     result.words[0] = result.words[1] = 0u;
   }
   return result;
@@ -114,11 +133,7 @@ __device__ __forceinline__ Nvfp4Codes nvfp4_by(Values const &values, uint32_t am
   result.scale = Blocks::scale(amax, global);
   typename Blocks::Step const step = Blocks::step(result.scale, amax, global);
   float const factor = Blocks::factor(step);
-  uint32_t const near = __vminu2(nvfp4_codes(values, factor * 0x1p-126f, result.words[0]),
-                                 nvfp4_codes(values.after(8), factor * 0x1p-126f, result.words[1]));
-  if (!(is_usual(amax, factor) && is_far(near)) && !step.is_zero) {
-    return nvfp4_exact_of<Blocks>(values, amax, global);
-  }
+  estimate_codes<Blocks>(result, values, factor * 0x1p-126f, is_usual(amax, factor) || step.is_zero, amax, global);
   if (step.is_zero) {
     result.words[0] = result.words[1] = 0u;
   }
