@@ -31,6 +31,8 @@ pub struct Configuration {
     pub turns: u32,
     /// CTAs that an SM holds at once.
     pub ctas: u32,
+    /// True if rows that registers do not hold are kept in shared memory. A CTA then has one row.
+    pub is_stored: bool,
 }
 
 /// The specification of one row kernel.
@@ -50,7 +52,9 @@ impl Configuration {
     /// A thread holds one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type. As many
     /// threads share a row as it has such groups, up to 512 or 1024; longer rows take up to four turns. The numbers are
     /// the fastest measured on one H100, see `docs/lab/rows/README.md`.
-    pub fn usual(program: &RowProgram, columns: Option<u64>) -> Configuration {
+    ///
+    /// Rows of other lengths stay in shared memory if the program reads them several times, see [`stored`].
+    pub fn usual(program: &RowProgram, columns: Option<u64>, target: &Target) -> Configuration {
         let blocks = program.outputs.iter().filter_map(|output| match output.kind {
             RowOutputKind::Quantized { format, .. } => Some(format.block),
             RowOutputKind::Value => None,
@@ -84,7 +88,17 @@ impl Configuration {
         };
         let least = if block.is_none() && ctas == 4 { 256 } else { 128 };
         let threads = row_threads.max(least);
-        Configuration { threads, row_threads, values, turns, ctas }
+        let is_long = columns.is_none_or(|columns| columns > u64::from(row_threads * values * turns));
+        let stored = phases::stored(program).into_iter().map(|operand| &program.operands[operand]);
+        let bits: u64 = stored.map(|operand| operand.element.storage_bits() as u64).sum();
+        let is_stored = is_long && bits > 0 && threads == row_threads;
+        match columns {
+            Some(columns) if is_stored => {
+                let (threads, turns, ctas) = stored_rows(columns * bits / 8, bytes, block.is_some(), target);
+                Configuration { threads, row_threads: threads, values, turns, ctas, is_stored }
+            }
+            _ => Configuration { threads, row_threads, values, turns, ctas, is_stored },
+        }
     }
 
     /// A readable name, such as `row_t512r512v16x1`.
@@ -113,6 +127,22 @@ fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> (u32, u32, u32) 
     }
 }
 
+/// The threads, turns and CTAs of rows that take `row_bytes` of shared memory.
+///
+/// While one CTA of an SM computes, the copies of the others are in flight: with four CTAs of up to 55 KB, of which half
+/// wait, 64 KB for a row of 32 KB per CTA. Where no cluster shares a long row, fewer CTAs have more threads.
+fn stored_rows(row_bytes: u64, bytes: u32, quantizes: bool, target: &Target) -> (u32, u32, u32) {
+    let turns = if bytes <= 32 { 2 } else { 1 };
+    let fits = u64::from(target.shared_memory) / row_bytes.max(1);
+    match (quantizes, target.cluster_ctas > 1 || fits >= 4) {
+        (true, true) => (256, 1, 3),
+        (true, false) => (512, 1, 1),
+        (false, true) => (256, turns, 4),
+        (false, false) if fits >= 2 => (512, turns, 2),
+        (false, false) => (1024, 1, 1),
+    }
+}
+
 /// The same of elementwise programs, given the most turns whose elements stay in 64 registers.
 fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
     let row_threads = groups.min(512);
@@ -127,7 +157,7 @@ fn plain(groups: u32, most: u32, keeps: bool, is_small: bool) -> (u32, u32, u32)
         512 if is_small => (256, 2, 4),
         512 => (512, 1, 2),
         1024 => (512, most.min(2), 2),
-        2048 if most == 4 => (512, 4, 2),
+        2048 if most == 4 && is_small => (512, 4, 2),
         _ => (1024, most.min(2), 1),
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Phase {
     pub(super) element_kept: Vec<String>,
     /// The positions of operands that the loop reads, one per element or per block.
     pub(super) reads: Vec<usize>,
+    /// Those among them that are not in shared memory where the row is: neither scales nor read by several phases.
+    pub(super) loads: Vec<usize>,
     /// The reductions that the loop feeds.
     pub(super) reductions: Vec<Reduction>,
     /// The outputs that the loop writes.
@@ -155,6 +157,7 @@ pub(super) fn phases(program: &RowProgram) -> Vec<Phase> {
     let levels = Levels::of(program);
     let kept = kept(program);
     let divisors = divisors(program);
+    let stored = stored(program);
     let mut slot = 0;
     (0..levels.phases())
         .map(|at| {
@@ -190,6 +193,10 @@ pub(super) fn phases(program: &RowProgram) -> Vec<Phase> {
             }
             let divisors = divisors.iter().filter(|value| levels.level(**value) == at);
             phase.row.extend(divisors.map(|value| divisor_statement(program, *value)));
+            let is_loaded = |operand: &usize| {
+                is_element(program, RowRef::Operand(*operand)) && !stored.contains(operand)
+            };
+            phase.loads = needs.operands.iter().copied().filter(is_loaded).collect();
             phase.reads = needs.operands;
             phase
         })
@@ -257,6 +264,17 @@ impl Kept {
             }
         }
     }
+}
+
+/// The matrices that several phases read, in ascending order.
+pub(super) fn stored(program: &RowProgram) -> Vec<usize> {
+    let levels = Levels::of(program);
+    let needs: Vec<Needs> = (0..levels.phases()).map(|at| Needs::of_phase(program, &levels, at)).collect();
+    let is_stored = |operand: &usize| {
+        let readers = needs.iter().filter(|needs| needs.operands.contains(operand));
+        program.operands[*operand].shape == RowShape::Matrix && readers.count() > 1
+    };
+    (0..program.operands.len()).filter(is_stored).collect()
 }
 
 /// The expensive steps that several phases need.

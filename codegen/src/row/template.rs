@@ -24,6 +24,9 @@ const TEMPLATE: &str = include_str!("kernel.cu.j2");
 /// The instruction expected in the binary. A kernel that computes nothing stores nothing.
 const STORE: &str = "STG";
 
+/// Bytes of shared memory that the system reserves per CTA.
+const RESERVED: u32 = 1 << 10;
+
 const ELEMENTS: &str = include_str!("device/elements.cuh");
 
 /// The device functions of numbers and element types, for compilation by themselves, also on the host. They follow
@@ -63,6 +66,7 @@ struct Context {
     scale_functions: &'static str,
     element_functions: &'static str,
     row_functions: &'static str,
+    stored_functions: &'static str,
     nvfp4_functions: String,
     functions: Vec<String>,
     threads: u32,
@@ -70,6 +74,14 @@ struct Context {
     values: u32,
     turns: u32,
     ctas: u32,
+    /// True if shared memory keeps rows that registers do not hold, and the bytes of a thread and turn of them.
+    is_stored: bool,
+    stored_bytes: u32,
+    /// The most CTAs that share such a row.
+    clusters: u32,
+    /// The most bytes of dynamic shared memory, and the most of one of `ctas` CTAs.
+    shared_bytes: u32,
+    full_bytes: u32,
     slots: usize,
     /// The elements that a thread handles at once if rows are not vectors.
     chunk: u32,
@@ -97,7 +109,6 @@ struct Context {
     head: &'static str,
     load_parameter: &'static str,
     load_argument: &'static str,
-    shared_bytes: u32,
     n_multiple: u32,
     outputs: Vec<interface::Output>,
     clears: [u8; 0],
@@ -178,11 +189,37 @@ fn vector_outputs(program: &RowProgram) -> Vec<usize> {
     vectors
 }
 
+/// Marks the operands that shared memory keeps. Returns the bytes of a thread and turn of all of them.
+fn mark_stored(program: &RowProgram, operands: &mut Operands, values: u32) -> u32 {
+    let stored = phases::stored(program);
+    let mut before = 0;
+    for operand in operands.matrices.iter_mut().filter(|operand| stored.contains(&operand.index)) {
+        operand.is_stored = true;
+        operand.stored_before = before;
+        before += values * operand.bits as u32 / 8;
+    }
+    before
+}
+
+/// The most bytes of dynamic shared memory of a CTA, and the most of one of as many as an SM holds at once.
+fn shared_limits(spec: &RowSpec, slots: usize) -> [u32; 2] {
+    let Configuration { row_threads, ctas, .. } = spec.configuration;
+    // The parts of warps, as other rows exchange them: `shared` in the kernel.
+    let fixed = (2 * slots as u32 * (row_threads / 32) * 4).next_multiple_of(16);
+    let most = spec.target.shared_memory - fixed;
+    // An SM has the memory of its largest CTA, and each CTA takes a part of its own.
+    let each = (spec.target.shared_memory + RESERVED) / ctas;
+    [most, most.min(each.saturating_sub(RESERVED + fixed)) / 16 * 16]
+}
+
 fn context(spec: &RowSpec) -> Context {
-    let Configuration { threads, row_threads, values, turns, ctas } = spec.configuration;
+    let Configuration { threads, row_threads, values, turns, ctas, is_stored } = spec.configuration;
     let program = &spec.program;
     let (phases, once) = (phases::phases(program), phases::once(program));
-    let operands = operands(program);
+    let mut operands = operands(program);
+    let stored_bytes = mark_stored(program, &mut operands, values);
+    let slots = phases.iter().map(|phase| phase.reductions.len()).sum();
+    let [shared_bytes, full_bytes] = if is_stored { shared_limits(spec, slots) } else { [0, 0] };
     let blocked = |position: usize| {
         let kind = program.outputs[position].kind;
         !is_once(program, position)
@@ -212,6 +249,7 @@ fn context(spec: &RowSpec) -> Context {
         scale_functions: scale_functions(),
         element_functions: element_functions(),
         row_functions: row_functions(),
+        stored_functions: include_str!("device/stored.cuh"),
         nvfp4_functions: nvfp4_functions(),
         functions: vec![super::row_functions(&statements::unary_kinds(program))],
         threads,
@@ -219,7 +257,12 @@ fn context(spec: &RowSpec) -> Context {
         values,
         turns,
         ctas,
-        slots: phases.iter().map(|phase| phase.reductions.len()).sum(),
+        is_stored,
+        stored_bytes,
+        clusters: spec.target.cluster_ctas,
+        shared_bytes,
+        full_bytes,
+        slots,
         chunk: quantized.max().unwrap_or(2),
         k_multiple: interface::k_multiple(program),
         has_batches: is_padded || reads_blocked,
@@ -243,7 +286,6 @@ fn context(spec: &RowSpec) -> Context {
         head: "",
         load_parameter: "",
         load_argument: "",
-        shared_bytes: 0,
         n_multiple: 1,
         outputs,
         clears: [],

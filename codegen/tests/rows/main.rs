@@ -17,7 +17,7 @@ use programs::programs;
 
 fn spec(program: &RowProgram, target_name: &str, columns: Option<u64>) -> RowSpec {
     let target = target(target_name).expect("a known target");
-    let configuration = Configuration::usual(program, columns);
+    let configuration = Configuration::usual(program, columns, target);
     RowSpec { target, configuration, program: program.clone() }
 }
 

@@ -36,6 +36,28 @@ fn extents(multiple: usize, repeats: bool) -> Vec<Extents> {
     all
 }
 
+/// Rows in the shared memory of one CTA, with several turns and pieces, and of clusters of 2 to 8 CTAs. The last CTA of
+/// some has no element, and other rows are in registers, shorter than a block of them or at odd addresses.
+fn long_extents(multiple: usize, repeats: bool) -> Vec<Extents> {
+    let of = |l, m, k, is_aligned| Extents { l, m, k, is_aligned };
+    let mut all = vec![
+        of(1, 4, 4128, true),
+        of(2, 3, 16384 + 64, true),
+        of(1, 2, 36960, true),
+        of(1, 2, 65536, true),
+        of(1, 1, 131072, true),
+        of(1, 2, 4160, false),
+        of(1, 2, 96, true),
+    ];
+    if multiple <= 2 {
+        all.push(of(1, 2, 8194, true));
+    }
+    if !repeats {
+        all.push(of(1, 0, 32768, true));
+    }
+    all
+}
+
 /// The number that K is a multiple of, as the kernel states it.
 fn k_multiple(source: &str) -> usize {
     let stated = source.split("K is not a multiple of ").nth(1).and_then(|rest| rest.split('"').next());
@@ -95,11 +117,14 @@ pub fn compile(name: &str, source: &str) -> PathBuf {
 
 /// Compiles the kernel of a program for the host and compares its outputs.
 fn simulate(name: &str, program: &RowProgram) {
-    let source = spec(program, "sm_90a", Some(4096)).emit().text;
-    let simulator = compile(name, &source);
+    simulate_calls(name, program, &spec(program, "sm_90a", Some(4096)).emit().text, extents);
+}
+
+fn simulate_calls(name: &str, program: &RowProgram, source: &str, extents: fn(usize, bool) -> Vec<Extents>) {
+    let simulator = compile(name, source);
     let mut random = Random(0x0F01D);
     let repeats = program.operands.iter().any(|operand| operand.repeats);
-    let calls: Vec<(Extents, Call)> = extents(k_multiple(&source), repeats)
+    let calls: Vec<(Extents, Call)> = extents(k_multiple(source), repeats)
         .into_iter()
         .map(|extents| (extents, call(program, extents, &mut random)))
         .collect();
@@ -155,6 +180,28 @@ fn kernels_of_every_form_compute_their_programs() {
         let (_, program) = programs.iter().find(|(found, _)| found == name).expect("a program");
         simulate(name, program);
     }
+}
+
+#[test]
+fn rows_in_shared_memory_have_the_same_results() {
+    const TARGETS: [(&str, Option<u64>); 3] =
+        [("sm_90a", Some(32768)), ("sm_120a", Some(32768)), ("sm_90a", None)];
+    let programs = programs::programs();
+    let mut simulated = Vec::new();
+    for (name, program) in &programs {
+        if name.starts_with("softmax") {
+            continue;
+        }
+        for (target, columns) in TARGETS {
+            let source = spec(program, target, columns).emit().text;
+            if source.contains("compute_stored") {
+                let name = format!("{name}_{target}_{}", columns.map_or("any".to_owned(), |it| it.to_string()));
+                simulate_calls(&name, program, &source, long_extents);
+                simulated.push(name);
+            }
+        }
+    }
+    println!("{}", simulated.join(" "));
 }
 
 #[test]
