@@ -65,6 +65,8 @@ impl Configuration {
         let groups = groups.next_power_of_two() as u32;
         let matrices = program.operands.iter().filter(|operand| operand.shape == RowShape::Matrix);
         let bytes: u32 = matrices.map(|operand| values * operand.element.storage_bits() as u32 / 8).sum();
+        let stored = phases::stored(program).into_iter().map(|operand| &program.operands[operand]);
+        let bits: u64 = stored.map(|operand| operand.element.storage_bits() as u64).sum();
         let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
         let (row_threads, turns, ctas) = match block {
             Some(_) => quantizing(groups, bytes, has_reductions),
@@ -81,7 +83,7 @@ impl Configuration {
                 };
                 let most = (128 / bytes.max(16)).clamp(1, limit).next_power_of_two();
                 match has_reductions {
-                    true => plain(groups, most, keeps, is_small),
+                    true => plain(groups, most, keeps, [is_small, is_small || bits == 0]),
                     false => elementwise(groups, most),
                 }
             }
@@ -89,8 +91,6 @@ impl Configuration {
         let least = if block.is_none() && ctas == 4 { 256 } else { 128 };
         let threads = row_threads.max(least);
         let is_long = columns.is_none_or(|columns| columns > u64::from(row_threads * values * turns));
-        let stored = phases::stored(program).into_iter().map(|operand| &program.operands[operand]);
-        let bits: u64 = stored.map(|operand| operand.element.storage_bits() as u64).sum();
         let is_stored = is_long && bits > 0 && threads == row_threads;
         match columns {
             Some(columns) if is_stored => {
@@ -150,15 +150,17 @@ fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
 }
 
 /// The same of other programs. `keeps`: results stay in registers. `is_small`: a thread reads 16 bytes per turn.
-fn plain(groups: u32, most: u32, keeps: bool, is_small: bool) -> (u32, u32, u32) {
+/// `fits`: rows of 16384 elements do not leave the registers for shared memory.
+fn plain(groups: u32, most: u32, keeps: bool, [is_small, fits]: [bool; 2]) -> (u32, u32, u32) {
     match groups {
         0..=128 if keeps && is_small => (groups, 1, 10),
         0..=256 => (groups, 1, 4),
         512 if is_small => (256, 2, 4),
         512 => (512, 1, 2),
         1024 => (512, most.min(2), 2),
-        2048 if most == 4 && is_small => (512, 4, 2),
-        _ => (1024, most.min(2), 1),
+        2048 if most == 4 && fits => (512, 4, 2),
+        _ if fits => (1024, most.min(2), 1),
+        _ => (512, most.min(2), 2),
     }
 }
 
