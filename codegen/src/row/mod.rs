@@ -65,7 +65,8 @@ impl Configuration {
         let groups = groups.next_power_of_two() as u32;
         let matrices = program.operands.iter().filter(|operand| operand.shape == RowShape::Matrix);
         let bytes: u32 = matrices.map(|operand| values * operand.element.storage_bits() as u32 / 8).sum();
-        let stored = phases::stored(program).into_iter().map(|operand| &program.operands[operand]);
+        let stored = phases::stored(program, template::keeps_shared(target));
+        let stored = stored.into_iter().map(|operand| &program.operands[operand]);
         let bits: u64 = stored.map(|operand| operand.element.storage_bits() as u64).sum();
         let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
         let (row_threads, turns, ctas) = match block {
