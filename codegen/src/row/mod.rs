@@ -130,8 +130,9 @@ fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> (u32, u32, u32) 
 
 /// The threads, turns and CTAs of rows that take `row_bytes` of shared memory.
 ///
-/// While one CTA of an SM computes, the copies of the others are in flight: with four CTAs of up to 55 KB, of which half
-/// wait, 64 KB for a row of 32 KB per CTA. Where no cluster shares a long row, fewer CTAs have more threads.
+/// While one CTA of an SM computes, the copies of others are in flight. Three CTAs of up to 75 KB fit an SM. If half of
+/// their copies are in flight, those of softmax over 32768 bf16 elements are 48 KB: two CTAs share a row and copy 32 KB
+/// each. Where no cluster shares a long row, fewer CTAs have more threads.
 fn stored_rows(row_bytes: u64, bytes: u32, quantizes: bool, target: &Target) -> (u32, u32, u32) {
     let turns = if bytes <= 32 { 2 } else { 1 };
     let fits = u64::from(target.shared_memory) / row_bytes.max(1);

@@ -83,7 +83,7 @@ struct Context {
     kept_shared: BTreeMap<usize, u32>,
     /// The most CTAs that share such a row.
     clusters: u32,
-    /// The most bytes of dynamic shared memory, and the most of one of `ctas` CTAs.
+    /// The most bytes of dynamic shared memory, and the most of a CTA that leaves room for others on its SM.
     shared_bytes: u32,
     full_bytes: u32,
     slots: usize,
@@ -227,14 +227,15 @@ pub(super) fn keeps_shared(target: &Target) -> bool {
     target.cluster_ctas > 1
 }
 
-/// The most bytes of dynamic shared memory of a CTA, and the most of one of as many as an SM holds at once.
+/// The most bytes of dynamic shared memory of a CTA, and the most of one that leaves room for others on its SM: three
+/// CTAs, or fewer if registers hold fewer.
 fn shared_limits(spec: &RowSpec, slots: usize) -> [u32; 2] {
     let Configuration { row_threads, ctas, .. } = spec.configuration;
     // The parts of warps, as other rows exchange them: `shared` in the kernel.
     let fixed = (2 * slots as u32 * (row_threads / 32) * 4).next_multiple_of(16);
     let most = spec.target.shared_memory - fixed;
     // An SM has the memory of its largest CTA, and each CTA takes a part of its own.
-    let each = (spec.target.shared_memory + RESERVED) / ctas;
+    let each = (spec.target.shared_memory + RESERVED) / ctas.min(3);
     [most, most.min(each.saturating_sub(RESERVED + fixed)) / 16 * 16]
 }
 
