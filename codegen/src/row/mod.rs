@@ -12,8 +12,8 @@ mod values;
 use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape, RowStepKind};
 
 pub use self::functions::row_functions;
-pub use self::template::{element_functions, nvfp4_functions};
 pub(crate) use self::template::reduction_functions;
+pub use self::template::{element_functions, nvfp4_functions};
 use crate::source::{Interface, KernelSource};
 use crate::targets::Target;
 

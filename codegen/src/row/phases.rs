@@ -216,9 +216,8 @@ pub(super) fn phases(program: &RowProgram, keeps_shared: bool) -> Vec<Phase> {
             }
             let divisors = divisors.iter().filter(|value| levels.level(**value) == at);
             phase.row.extend(divisors.map(|value| divisor_statement(program, *value)));
-            let is_loaded = |operand: &usize| {
-                is_element(program, RowRef::Operand(*operand)) && !stored.contains(operand)
-            };
+            let is_loaded =
+                |operand: &usize| is_element(program, RowRef::Operand(*operand)) && !stored.contains(operand);
             phase.loads = beside.operands.iter().copied().filter(is_loaded).collect();
             phase.stored_reads = beside.operands;
             phase.reads = needs.operands;

@@ -209,7 +209,7 @@ fn place_stored(
         operand.is_stored = true;
         operand.stored_before = before;
         let bytes = values * operand.bits as u32 / 8;
-        replaces &= bytes % 16 == 0;
+        replaces &= bytes.is_multiple_of(16);
         before += bytes;
     }
     let mut kept = BTreeMap::new();

@@ -176,7 +176,10 @@ fn ctas_fit_the_shared_memory_of_every_target() {
                 let [most, full] = ["kMostShared", "kFullShared"].map(|name| constant(&source, name) + parts);
                 assert!(most <= per_cta << 10, "{most} bytes of {name} for {target}");
                 // A system's own KiB belongs to each CTA.
-                assert!(configuration.ctas.min(3) * (full + 1024) <= (per_cta + 1) << 10, "{full} bytes of {name}");
+                assert!(
+                    configuration.ctas.min(3) * (full + 1024) <= (per_cta + 1) << 10,
+                    "{full} bytes of {name}"
+                );
                 assert!(configuration.threads * configuration.ctas <= 1024);
             }
         }
