@@ -357,7 +357,8 @@ fn norms(all: &mut Programs) {
 
 /// Programs whose three loops read rows several times and keep the results of a function. No result is rounded twice.
 fn reread(all: &mut Programs) {
-    for (name, element, wide) in [("f32", F32, F32), ("f16", F16, F16), ("wide", BF16, F32)] {
+    for (name, element, wide) in [("f32", F32, F32), ("f16", F16, F16), ("wide", BF16, F32), ("i1", I1, F32)]
+    {
         let mut draft = Draft::new();
         let x = draft.read(Matrix, element);
         let x = if element == wide { x } else { draft.convert(x, wide) };

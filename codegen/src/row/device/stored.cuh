@@ -27,6 +27,7 @@ __device__ __forceinline__ void store_to_cta(float *to, uint32_t rank, float x) 
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
 }
 __device__ __forceinline__ void sync_cluster() {
+  __syncwarp();
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 #else
