@@ -60,7 +60,7 @@ pub fn specify(
             Some((BlockQuantizeSpec { target, configuration }.into(), why))
         }
         Plan::Row(plan) => {
-            let configuration = row::Configuration::usual(&plan.program, plan.k.as_fixed());
+            let configuration = row::Configuration::usual(&plan.program, plan.k.as_fixed(), target);
             let why = "the default threads and elements for rows of this length".to_owned();
             Some((RowSpec { target, configuration, program: plan.program.clone() }.into(), why))
         }

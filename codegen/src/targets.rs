@@ -19,6 +19,10 @@ pub struct Target {
     formats: &'static [BlockFormat],
     /// The limits of one launch of its kernels.
     grid: GridCapability,
+    /// The most shared memory of a CTA, in bytes. An SM has 1 KiB more.
+    pub(crate) shared_memory: u32,
+    /// The most CTAs of a cluster that row kernels use; 1 if clusters of this target were not examined.
+    pub(crate) cluster_ctas: u32,
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,
 }
@@ -93,6 +97,8 @@ pub const TARGETS: &[Target] = &[
         hardware: "B200, GB200: block-scaled tensor cores (tcgen05)",
         formats: FP4,
         grid: SM100_GRID,
+        shared_memory: 232_448,
+        cluster_ctas: 8,
         quantizes_apart: false,
     },
     Target {
@@ -100,6 +106,8 @@ pub const TARGETS: &[Target] = &[
         hardware: "B300, GB300: block-scaled tensor cores (tcgen05)",
         formats: FP4,
         grid: SM100_GRID,
+        shared_memory: 232_448,
+        cluster_ctas: 8,
         quantizes_apart: false,
     },
     Target {
@@ -107,6 +115,8 @@ pub const TARGETS: &[Target] = &[
         hardware: "RTX 50, RTX PRO Blackwell: block-scaled tensor cores (mma.sync)",
         formats: FP4,
         grid: SM120_GRID,
+        shared_memory: 101_376,
+        cluster_ctas: 1,
         quantizes_apart: false,
     },
     Target {
@@ -114,6 +124,8 @@ pub const TARGETS: &[Target] = &[
         hardware: "DGX Spark: block-scaled tensor cores (mma.sync)",
         formats: FP4,
         grid: SM120_GRID,
+        shared_memory: 101_376,
+        cluster_ctas: 1,
         quantizes_apart: false,
     },
     Target {
@@ -121,6 +133,8 @@ pub const TARGETS: &[Target] = &[
         hardware: "H100, H200: FP4 is decoded exactly for 16-bit tensor cores (wgmma)",
         formats: FP4,
         grid: SM90_GRID,
+        shared_memory: 232_448,
+        cluster_ctas: 8,
         // On Hopper, threads that multiply also compute the epilogue, and only wide tiles hold whole blocks. A Llama MLP
         // of 2048 rows took 1206 µs with a quantizing epilogue on an H100, and 1089 µs with a kernel of its own.
         quantizes_apart: true,
@@ -130,6 +144,8 @@ pub const TARGETS: &[Target] = &[
         hardware: "any CPU: no kernel is planned, every op runs on the fallback",
         formats: &[],
         grid: SM120_GRID,
+        shared_memory: 0,
+        cluster_ctas: 1,
         quantizes_apart: false,
     },
 ];

@@ -31,6 +31,8 @@ pub struct Configuration {
     pub turns: u32,
     /// CTAs that an SM holds at once.
     pub ctas: u32,
+    /// True if rows that registers do not hold are kept in shared memory. A CTA then has one row.
+    pub is_stored: bool,
 }
 
 /// The specification of one row kernel.
@@ -50,7 +52,9 @@ impl Configuration {
     /// A thread holds one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type. As many
     /// threads share a row as it has such groups, up to 512 or 1024; longer rows take up to four turns. The numbers are
     /// the fastest measured on one H100, see `docs/lab/rows/README.md`.
-    pub fn usual(program: &RowProgram, columns: Option<u64>) -> Configuration {
+    ///
+    /// Rows of other lengths stay in shared memory if the program reads them several times, see [`stored`].
+    pub fn usual(program: &RowProgram, columns: Option<u64>, target: &Target) -> Configuration {
         let blocks = program.outputs.iter().filter_map(|output| match output.kind {
             RowOutputKind::Quantized { format, .. } => Some(format.block),
             RowOutputKind::Value => None,
@@ -61,6 +65,9 @@ impl Configuration {
         let groups = groups.next_power_of_two() as u32;
         let matrices = program.operands.iter().filter(|operand| operand.shape == RowShape::Matrix);
         let bytes: u32 = matrices.map(|operand| values * operand.element.storage_bits() as u32 / 8).sum();
+        let stored = phases::stored(program, template::keeps_shared(target));
+        let stored = stored.into_iter().map(|operand| &program.operands[operand]);
+        let bits: u64 = stored.map(|operand| operand.element.storage_bits() as u64).sum();
         let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
         let (row_threads, turns, ctas) = match block {
             Some(_) => quantizing(groups, bytes, has_reductions),
@@ -77,14 +84,22 @@ impl Configuration {
                 };
                 let most = (128 / bytes.max(16)).clamp(1, limit).next_power_of_two();
                 match has_reductions {
-                    true => plain(groups, most, keeps, is_small),
+                    true => plain(groups, most, keeps, [is_small, bits > 0]),
                     false => elementwise(groups, most),
                 }
             }
         };
         let least = if block.is_none() && ctas == 4 { 256 } else { 128 };
         let threads = row_threads.max(least);
-        Configuration { threads, row_threads, values, turns, ctas }
+        let is_long = columns.is_none_or(|columns| columns > u64::from(row_threads * values * turns));
+        let is_stored = is_long && bits > 0 && threads == row_threads;
+        match columns {
+            Some(columns) if is_stored => {
+                let (threads, turns, ctas) = stored_rows(columns * bits / 8, bytes, block.is_some(), target);
+                Configuration { threads, row_threads: threads, values, turns, ctas, is_stored }
+            }
+            _ => Configuration { threads, row_threads, values, turns, ctas, is_stored },
+        }
     }
 
     /// A readable name, such as `row_t512r512v16x1`.
@@ -113,6 +128,23 @@ fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> (u32, u32, u32) 
     }
 }
 
+/// The threads, turns and CTAs of rows that take `row_bytes` of shared memory.
+///
+/// While one CTA of an SM computes, the copies of others are in flight. Three CTAs of up to 75 KB fit an SM. If half of
+/// their copies are in flight, those of softmax over 32768 bf16 elements are 48 KB: two CTAs share a row and copy 32 KB
+/// each. Where no cluster shares a long row, fewer CTAs have more threads.
+fn stored_rows(row_bytes: u64, bytes: u32, quantizes: bool, target: &Target) -> (u32, u32, u32) {
+    let turns = if bytes <= 32 { 2 } else { 1 };
+    let fits = u64::from(target.shared_memory) / row_bytes.max(1);
+    match (quantizes, target.cluster_ctas > 1 || fits >= 4) {
+        (true, true) => (256, 1, 3),
+        (true, false) => (512, 1, 1),
+        (false, true) => (256, turns, 4),
+        (false, false) if fits >= 2 => (512, turns, 2),
+        (false, false) => (1024, 1, 1),
+    }
+}
+
 /// The same of elementwise programs, given the most turns whose elements stay in 64 registers.
 fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
     let row_threads = groups.min(512);
@@ -120,15 +152,19 @@ fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
 }
 
 /// The same of other programs. `keeps`: results stay in registers. `is_small`: a thread reads 16 bytes per turn.
-fn plain(groups: u32, most: u32, keeps: bool, is_small: bool) -> (u32, u32, u32) {
+/// `rereads`: several loops read an operand. Long rows of wide operands then leave the registers for shared memory.
+fn plain(groups: u32, most: u32, keeps: bool, [is_small, rereads]: [bool; 2]) -> (u32, u32, u32) {
     match groups {
         0..=128 if keeps && is_small => (groups, 1, 10),
         0..=256 => (groups, 1, 4),
         512 if is_small => (256, 2, 4),
         512 => (512, 1, 2),
+        // A row of a sum: the next rows of four CTAs are 64 KB in flight per SM, and those of two are 32 KB.
+        1024 if most == 4 && is_small && !rereads => (256, 4, 4),
         1024 => (512, most.min(2), 2),
-        2048 if most == 4 => (512, 4, 2),
-        _ => (1024, most.min(2), 1),
+        2048 if most == 4 && (is_small || !rereads) => (512, 4, 2),
+        _ if is_small || !rereads => (1024, most.min(2), 1),
+        _ => (512, most.min(2), 2),
     }
 }
 

@@ -13,6 +13,9 @@ pub(super) struct Operand {
     pub(super) bits: usize,
     /// The elements per scale; 0 for other operands.
     pub(super) block: u32,
+    /// True if the operand is copied to shared memory with the row, after so many bytes per thread and turn.
+    pub(super) is_stored: bool,
+    pub(super) stored_before: u32,
     /// The bytes before the elements at `column`.
     pub(super) at_column: String,
     /// The statement that reads a pair of elements from the words `wN`, or the scale of a pair from `xNv`.

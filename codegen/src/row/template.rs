@@ -1,5 +1,6 @@
 //! The template variables of a row kernel.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use fourfold_ir::numeric::{MxEdges, Nvfp4Formula};
@@ -17,12 +18,16 @@ use crate::epilogue::{
     scale_functions,
 };
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template, environment};
+use crate::targets::Target;
 
 /// The template, which extends `source.cu.j2`.
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
 /// The instruction expected in the binary. A kernel that computes nothing stores nothing.
 const STORE: &str = "STG";
+
+/// Bytes of shared memory that the system reserves per CTA.
+const RESERVED: u32 = 1 << 10;
 
 const ELEMENTS: &str = include_str!("device/elements.cuh");
 
@@ -63,6 +68,7 @@ struct Context {
     scale_functions: &'static str,
     element_functions: &'static str,
     row_functions: &'static str,
+    stored_functions: &'static str,
     nvfp4_functions: String,
     functions: Vec<String>,
     threads: u32,
@@ -70,6 +76,16 @@ struct Context {
     values: u32,
     turns: u32,
     ctas: u32,
+    /// True if shared memory keeps rows that registers do not hold, and the bytes of a thread and turn of them.
+    is_stored: bool,
+    stored_bytes: u32,
+    /// The bytes of a thread and turn before the results of each step that are kept there, by step.
+    kept_shared: BTreeMap<usize, u32>,
+    /// The most CTAs that share such a row.
+    clusters: u32,
+    /// The most bytes of dynamic shared memory, and the most of a CTA that leaves room for others on its SM.
+    shared_bytes: u32,
+    full_bytes: u32,
     slots: usize,
     /// The elements that a thread handles at once if rows are not vectors.
     chunk: u32,
@@ -97,7 +113,6 @@ struct Context {
     head: &'static str,
     load_parameter: &'static str,
     load_argument: &'static str,
-    shared_bytes: u32,
     n_multiple: u32,
     outputs: Vec<interface::Output>,
     clears: [u8; 0],
@@ -178,11 +193,61 @@ fn vector_outputs(program: &RowProgram) -> Vec<usize> {
     vectors
 }
 
+/// Places what shared memory keeps of a row: operands, and results of steps. Returns the bytes of a thread and turn of
+/// all of it, and the place of each result.
+fn place_stored(
+    program: &RowProgram,
+    operands: &mut Operands,
+    values: u32,
+    keeps_shared: bool,
+) -> (u32, BTreeMap<usize, u32>) {
+    let stored = phases::stored(program, keeps_shared);
+    let mut before = 0;
+    // A thread finds both at the same addresses only if both are units of 16 bytes.
+    let mut replaces = keeps_shared && phases::replaces(program);
+    for operand in operands.matrices.iter_mut().filter(|operand| stored.contains(&operand.index)) {
+        operand.is_stored = true;
+        operand.stored_before = before;
+        let bytes = values * operand.bits as u32 / 8;
+        replaces &= bytes.is_multiple_of(16);
+        before += bytes;
+    }
+    let mut kept = BTreeMap::new();
+    let mut at = if replaces { 0 } else { before };
+    for step in phases::kept(program).into_iter().filter(|_| keeps_shared) {
+        kept.insert(step.step, at);
+        at += values * step.bytes();
+    }
+    (before.max(at), kept)
+}
+
+/// Returns whether shared memory keeps the results of expensive steps, too. Where no cluster shares a row, it rather
+/// holds longer rows.
+pub(super) fn keeps_shared(target: &Target) -> bool {
+    target.cluster_ctas > 1
+}
+
+/// The most bytes of dynamic shared memory of a CTA, and the most of one that leaves room for others on its SM: three
+/// CTAs, or fewer if registers hold fewer.
+fn shared_limits(spec: &RowSpec, slots: usize) -> [u32; 2] {
+    let Configuration { row_threads, ctas, .. } = spec.configuration;
+    // The parts of warps, as other rows exchange them: `shared` in the kernel.
+    let fixed = (2 * slots as u32 * (row_threads / 32) * 4).next_multiple_of(16);
+    let most = spec.target.shared_memory - fixed;
+    // An SM has the memory of its largest CTA, and each CTA takes a part of its own.
+    let each = (spec.target.shared_memory + RESERVED) / ctas.min(3);
+    [most, most.min(each.saturating_sub(RESERVED + fixed)) / 16 * 16]
+}
+
 fn context(spec: &RowSpec) -> Context {
-    let Configuration { threads, row_threads, values, turns, ctas } = spec.configuration;
+    let Configuration { threads, row_threads, values, turns, ctas, is_stored } = spec.configuration;
     let program = &spec.program;
-    let (phases, once) = (phases::phases(program), phases::once(program));
-    let operands = operands(program);
+    let keeps_shared = is_stored && keeps_shared(spec.target);
+    let (phases, once) = (phases::phases(program, keeps_shared), phases::once(program));
+    let mut operands = operands(program);
+    let (stored_bytes, kept_shared) = place_stored(program, &mut operands, values, keeps_shared);
+    let slots = phases.iter().map(|phase| phase.reductions.len()).sum();
+    let [shared_bytes, full_bytes] = if is_stored { shared_limits(spec, slots) } else { [0, 0] };
     let blocked = |position: usize| {
         let kind = program.outputs[position].kind;
         !is_once(program, position)
@@ -212,6 +277,7 @@ fn context(spec: &RowSpec) -> Context {
         scale_functions: scale_functions(),
         element_functions: element_functions(),
         row_functions: row_functions(),
+        stored_functions: include_str!("device/stored.cuh"),
         nvfp4_functions: nvfp4_functions(),
         functions: vec![super::row_functions(&statements::unary_kinds(program))],
         threads,
@@ -219,7 +285,13 @@ fn context(spec: &RowSpec) -> Context {
         values,
         turns,
         ctas,
-        slots: phases.iter().map(|phase| phase.reductions.len()).sum(),
+        is_stored,
+        stored_bytes,
+        kept_shared,
+        clusters: spec.target.cluster_ctas,
+        shared_bytes,
+        full_bytes,
+        slots,
         chunk: quantized.max().unwrap_or(2),
         k_multiple: interface::k_multiple(program),
         has_batches: is_padded || reads_blocked,
@@ -243,7 +315,6 @@ fn context(spec: &RowSpec) -> Context {
         head: "",
         load_parameter: "",
         load_argument: "",
-        shared_bytes: 0,
         n_multiple: 1,
         outputs,
         clears: [],

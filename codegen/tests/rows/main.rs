@@ -17,7 +17,7 @@ use programs::programs;
 
 fn spec(program: &RowProgram, target_name: &str, columns: Option<u64>) -> RowSpec {
     let target = target(target_name).expect("a known target");
-    let configuration = Configuration::usual(program, columns);
+    let configuration = Configuration::usual(program, columns, target);
     RowSpec { target, configuration, program: program.clone() }
 }
 
@@ -123,4 +123,78 @@ fn roles_state_the_extents_of_their_shapes() {
         interface("dequantize_f4E2M1FN_f8E4M3FN")[1..3],
         ["x0 f4E2M1FN [L,M,K] 1", "x1 f8E4M3FN [?] 1"]
     );
+}
+
+/// The text of the function with this name in a source.
+fn function<'a>(source: &'a str, name: &str) -> &'a str {
+    let start = source.find(&format!("void {name}(")).unwrap_or_else(|| panic!("{name} is in the source"));
+    let length = source[start..].find("\n}\n\n").expect("the function ends");
+    &source[start..start + length]
+}
+
+#[test]
+fn long_rows_are_read_from_global_memory_once() {
+    let programs = programs();
+    for (name, operands) in [("softmax_bf16", 1), ("rms_norm_nvfp4", 2)] {
+        let (_, program) = programs.iter().find(|(found, _)| found == name).expect("a program");
+        for columns in [Some(32768), None] {
+            let source = spec(program, "sm_90a", columns).emit().text;
+            for operand in 0..operands {
+                let read = format!("at<uint8_t>(p, {operand}, ");
+                let count = |function_name: &str| function(&source, function_name).matches(&read).count();
+                assert_eq!((count("copy"), count("compute_stored")), (1, 0), "{name} x{operand}");
+            }
+            // Both elements of a pair, computed in one loop of three.
+            let exp = function(&source, "compute_stored").matches("fn_exp(").count();
+            assert_eq!(exp, if name == "softmax_bf16" { 2 } else { 0 }, "{name}");
+        }
+    }
+}
+
+/// The number that a source gives a constant.
+fn constant(source: &str, name: &str) -> u32 {
+    let start = source.find(&format!(" {name} = ")).expect("a constant") + name.len() + 4;
+    source[start..].split([',', ';']).next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+#[test]
+fn ctas_fit_the_shared_memory_of_every_target() {
+    let programs = programs();
+    for (target, per_cta, clusters) in
+        [("sm_90a", 227, 8), ("sm_100a", 227, 8), ("sm_103a", 227, 8), ("sm_120a", 99, 1), ("sm_121a", 99, 1)]
+    {
+        for name in ["softmax_f32", "rms_norm_nvfp4", "kept_beside"] {
+            let (_, program) = programs.iter().find(|(found, _)| found == name).expect("a program");
+            for columns in [Some(20_000), Some(100_000), Some(1 << 22), None] {
+                let spec = spec(program, target, columns);
+                let (configuration, source) = (spec.configuration, spec.emit().text);
+                assert!(configuration.is_stored, "{name} for {target}, {columns:?}");
+                assert_eq!(constant(&source, "kMostCluster"), clusters);
+                let reductions =
+                    program.steps.iter().filter(|step| matches!(step.kind, RowStepKind::Reduce(_)));
+                let parts = 2 * reductions.count() as u32 * configuration.threads / 32 * 4;
+                let [most, full] = ["kMostShared", "kFullShared"].map(|name| constant(&source, name) + parts);
+                assert!(most <= per_cta << 10, "{most} bytes of {name} for {target}");
+                // A system's own KiB belongs to each CTA.
+                assert!(
+                    configuration.ctas.min(3) * (full + 1024) <= (per_cta + 1) << 10,
+                    "{full} bytes of {name}"
+                );
+                assert!(configuration.threads * configuration.ctas <= 1024);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_in_registers_take_no_shared_memory() {
+    let programs = programs();
+    let (_, softmax) = programs.iter().find(|(found, _)| found == "softmax_bf16").expect("a program");
+    for columns in [1, 128, 1000, 4096, 8192, 16384] {
+        let spec = spec(softmax, "sm_90a", Some(columns));
+        assert!(!spec.configuration.is_stored && !spec.emit().text.contains("dynamic_memory"), "{columns}");
+    }
+    // A sum reads its operand once however long the row is.
+    let (_, sum) = programs.iter().find(|(found, _)| found == "reduce_bf16").expect("a program");
+    assert!(!spec(sum, "sm_90a", Some(1 << 20)).configuration.is_stored);
 }

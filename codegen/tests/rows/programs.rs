@@ -106,6 +106,7 @@ pub fn programs() -> Programs {
     dequantized(&mut all);
     quantized(&mut all);
     norms(&mut all);
+    reread(&mut all);
     shapes(&mut all);
     all
 }
@@ -352,6 +353,45 @@ fn norms(all: &mut Programs) {
     let y = draft.binary(BinaryKind::Mul, narrow, weight);
     draft.quantize(y, nvfp4(ScaleLayout::Blocked, Some(3), Nvfp4Formula::DEFAULT)).write(sum).write(scale);
     all.push(("rms_norm_nvfp4".to_owned(), draft.0));
+}
+
+/// Programs whose three loops read rows several times and keep the results of a function. No result is rounded twice.
+fn reread(all: &mut Programs) {
+    for (name, element, wide) in [("f32", F32, F32), ("f16", F16, F16), ("wide", BF16, F32), ("i1", I1, F32)]
+    {
+        let mut draft = Draft::new();
+        let x = draft.read(Matrix, element);
+        let x = if element == wide { x } else { draft.convert(x, wide) };
+        let max = draft.reduce(ReduceKind::Max, x);
+        let one = draft.constant(1.0, wide);
+        let shifted = draft.binary(BinaryKind::Sub, max, x);
+        let least_one = draft.binary(BinaryKind::Add, shifted, one);
+        let kept = draft.unary(UnaryKind::Reciprocal, least_one);
+        let least = draft.reduce(ReduceKind::Min, kept);
+        let y = draft.binary(BinaryKind::Div, kept, least);
+        draft.write(y).write(max);
+        all.push((format!("kept_{name}"), draft.0));
+    }
+    // Operands of all widths: some are read by all loops, one by the last alone, and one repeats.
+    let mut draft = Draft::new();
+    let (x, last) = (draft.read(Matrix, BF16), draft.read(Matrix, F32));
+    let (mask, narrow) = (draft.repeat(Matrix, I1), draft.read(Matrix, F8E4M3FN));
+    let (weight, wide) = (draft.read(Row, F16), draft.convert(x, F32));
+    let zero = draft.constant(0.0, F32);
+    let masked = draft.step(RowStepKind::Select, &[mask, wide, zero], F32);
+    let sum = draft.reduce(ReduceKind::Sum, masked);
+    let root = draft.unary(UnaryKind::Sqrt, masked);
+    let shifted = draft.binary(BinaryKind::Sub, masked, sum);
+    let amax = draft.reduce(ReduceKind::Amax, shifted);
+    let narrow = draft.convert(narrow, F32);
+    let most = draft.reduce(ReduceKind::Max, narrow);
+    let ratio = draft.binary(BinaryKind::Div, root, amax);
+    let more = draft.binary(BinaryKind::Add, ratio, most);
+    let product = draft.binary(BinaryKind::Mul, more, narrow);
+    let scaled = draft.binary(BinaryKind::Mul, last, weight);
+    let y = draft.binary(BinaryKind::Add, product, scaled);
+    draft.write(y).write(sum);
+    all.push(("kept_beside".to_owned(), draft.0));
 }
 
 fn shapes(all: &mut Programs) {

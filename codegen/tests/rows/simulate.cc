@@ -13,9 +13,10 @@ thread_local dim3 threadIdx, blockIdx, gridDim;
 
 namespace simulation {
 
-constexpr int kMost = 1024, kStack = 128 << 10;
+// The most threads of a cluster.
+constexpr int kMost = 8 * 1024, kStack = 128 << 10;
 
-// Threads that wait for each other: a warp, or a CTA.
+// Threads that wait for each other: a warp, a CTA or a cluster.
 struct Group {
   int size = 0, arrived = 0;
   unsigned generation = 0;
@@ -23,39 +24,48 @@ struct Group {
 
 struct Fiber {
   ucontext_t context;
-  std::vector<char> stack = std::vector<char>(kStack);
+  std::vector<char> stack;
   bool done = false;
 };
 
 ucontext_t scheduler;
 std::vector<Fiber> fibers(kMost);
-Group warps[kMost / 32], block;
+Group warps[kMost / 32], blocks[8], cluster;
+// The shared memory of each CTA of the cluster, with room around it.
+std::vector<uint64_t> memories[8];
+unsigned own, block_threads;
 float slots[kMost];
 std::function<void()> body;
 
 void wait(Group &group) {
-  unsigned const generation = group.generation, own = threadIdx.x;
+  unsigned const generation = group.generation, thread = own;
   if (++group.arrived == group.size) {
     group.arrived = 0;
     ++group.generation;
     return;
   }
   while (group.generation == generation) {
-    swapcontext(&fibers[own].context, &scheduler);
-    threadIdx.x = own;
+    swapcontext(&fibers[thread].context, &scheduler);
   }
 }
 
 void enter() {
-  unsigned const own = threadIdx.x;
+  unsigned const thread = own;
   body();
-  fibers[own].done = true;
+  fibers[thread].done = true;
 }
 
-void run_block(unsigned threads) {
-  block = {static_cast<int>(threads)};
+// Runs CTAs that may exchange numbers, of which `first` is the first.
+void run_cluster(unsigned first, unsigned ctas, unsigned threads, unsigned bytes) {
+  block_threads = threads;
+  cluster = {static_cast<int>(ctas * threads)};
+  std::fill(std::begin(blocks), std::end(blocks), Group{static_cast<int>(threads)});
   std::fill(std::begin(warps), std::end(warps), Group{32});
-  for (unsigned i = 0; i < threads; ++i) {
+  for (unsigned i = 0; i < ctas; ++i) {
+    memories[i].assign(bytes / 8 + 8, 0xA5A5A5A5A5A5A5A5u);
+  }
+  for (unsigned i = 0; i < ctas * threads; ++i) {
+    fibers[i].stack.resize(kStack);
     fibers[i].done = false;
     getcontext(&fibers[i].context);
     fibers[i].context.uc_stack.ss_sp = fibers[i].stack.data();
@@ -65,35 +75,54 @@ void run_block(unsigned threads) {
   }
   for (bool left = true; left;) {
     left = false;
-    for (unsigned i = 0; i < threads; ++i) {
+    for (unsigned i = 0; i < ctas * threads; ++i) {
       if (!fibers[i].done) {
         left = true;
-        threadIdx.x = i;
+        own = i;
+        threadIdx.x = i % threads;
+        blockIdx = dim3(first + i / threads, 0, 0);
         swapcontext(&scheduler, &fibers[i].context);
       }
     }
   }
 }
 
+uint8_t *memory(unsigned cta) {
+  auto const start = reinterpret_cast<uintptr_t>(memories[cta].data());
+  return reinterpret_cast<uint8_t *>((start + 15) / 16 * 16);
+}
+
 }  // namespace simulation
 
+uint8_t *dynamic_memory() { return simulation::memory(simulation::own / simulation::block_threads); }
+void store_to_cta(float *to, uint32_t rank, float x) {
+  auto const distance = reinterpret_cast<uint8_t *>(to) - dynamic_memory();
+  *reinterpret_cast<float *>(simulation::memory(rank) + distance) = x;
+}
+void sync_cluster() { simulation::wait(simulation::cluster); }
+
 float __shfl_xor_sync(unsigned, float x, int distance) {
-  unsigned const own = threadIdx.x;
+  unsigned const own = simulation::own;
   simulation::slots[own] = x;
   simulation::wait(simulation::warps[own / 32]);
   float const result = simulation::slots[own ^ static_cast<unsigned>(distance)];
   simulation::wait(simulation::warps[own / 32]);
   return result;
 }
-void __syncthreads() { simulation::wait(simulation::block); }
+void __syncthreads() { simulation::wait(simulation::blocks[simulation::own / simulation::block_threads]); }
 
 CUresult cuLaunchKernelEx(CUlaunchConfig const *config, CUfunction, void **parameters, void **) {
   auto const &own = *static_cast<fourfold::Parameters *>(parameters[0]);
   gridDim = dim3(config->gridDimX, config->gridDimY, config->gridDimZ);
   simulation::body = [&] { kernel<sizeof(fourfold::Parameters), kThreads>(own); };
-  for (unsigned i = 0; i < config->gridDimX; ++i) {
-    blockIdx = dim3(i, 0, 0);
-    simulation::run_block(config->blockDimX);
+  unsigned ctas = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      ctas = config->attrs[i].value.clusterDim.x;
+    }
+  }
+  for (unsigned first = 0; first < config->gridDimX; first += ctas) {
+    simulation::run_cluster(first, ctas, config->blockDimX, config->sharedMemBytes);
   }
   return CUDA_SUCCESS;
 }

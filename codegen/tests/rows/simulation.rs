@@ -36,6 +36,26 @@ fn extents(multiple: usize, repeats: bool) -> Vec<Extents> {
     all
 }
 
+/// Rows in the shared memory of one CTA and of clusters, where the last CTA may have no element, and other rows: in
+/// registers, shorter than a block of them or at odd addresses.
+fn long_extents(multiple: usize, repeats: bool) -> Vec<Extents> {
+    let of = |l, m, k, is_aligned| Extents { l, m, k, is_aligned };
+    let mut all =
+        vec![of(2, 2, 4128, true), of(1, 2, 36960, true), of(1, 2, 4160, false), of(1, 2, 96, true)];
+    if multiple <= 2 {
+        all.push(of(1, 2, 8198, true));
+    }
+    if !repeats {
+        all.push(of(1, 0, 32768, true));
+    }
+    all
+}
+
+/// A row that eight CTAs share.
+fn longest_extents(_: usize, _: bool) -> Vec<Extents> {
+    vec![Extents { l: 1, m: 1, k: 131_072, is_aligned: true }]
+}
+
 /// The number that K is a multiple of, as the kernel states it.
 fn k_multiple(source: &str) -> usize {
     let stated = source.split("K is not a multiple of ").nth(1).and_then(|rest| rest.split('"').next());
@@ -95,11 +115,14 @@ pub fn compile(name: &str, source: &str) -> PathBuf {
 
 /// Compiles the kernel of a program for the host and compares its outputs.
 fn simulate(name: &str, program: &RowProgram) {
-    let source = spec(program, "sm_90a", Some(4096)).emit().text;
-    let simulator = compile(name, &source);
+    simulate_calls(name, program, &spec(program, "sm_90a", Some(4096)).emit().text, extents);
+}
+
+fn simulate_calls(name: &str, program: &RowProgram, source: &str, extents: fn(usize, bool) -> Vec<Extents>) {
+    let simulator = compile(name, source);
     let mut random = Random(0x0F01D);
     let repeats = program.operands.iter().any(|operand| operand.repeats);
-    let calls: Vec<(Extents, Call)> = extents(k_multiple(&source), repeats)
+    let calls: Vec<(Extents, Call)> = extents(k_multiple(source), repeats)
         .into_iter()
         .map(|extents| (extents, call(program, extents, &mut random)))
         .collect();
@@ -154,6 +177,29 @@ fn kernels_of_every_form_compute_their_programs() {
     for name in NAMES {
         let (_, program) = programs.iter().find(|(found, _)| found == name).expect("a program");
         simulate(name, program);
+    }
+}
+
+#[test]
+fn rows_in_shared_memory_have_the_same_results() {
+    const CASES: [(&str, &str, Option<u64>); 8] = [
+        ("rms_norm_nvfp4", "sm_90a", Some(32768)),
+        ("kept_f32", "sm_90a", Some(32768)),
+        ("kept_f16", "sm_90a", Some(32768)),
+        ("kept_i1", "sm_90a", Some(32768)),
+        ("kept_wide", "sm_120a", Some(32768)),
+        ("kept_wide", "sm_90a", None),
+        ("kept_beside", "sm_90a", Some(32768)),
+        ("kept_beside", "sm_120a", None),
+    ];
+    let programs = programs::programs();
+    for (name, target, columns) in CASES {
+        let (_, program) = programs.iter().find(|(found, _)| found == name).expect("a program");
+        let source = spec(program, target, columns).emit().text;
+        assert!(source.contains("compute_stored"), "{name}");
+        let length = columns.map_or("any".to_owned(), |columns| columns.to_string());
+        let extents = if name == "kept_f32" { longest_extents } else { long_extents };
+        simulate_calls(&format!("{name}_{target}_{length}"), program, &source, extents);
     }
 }
 

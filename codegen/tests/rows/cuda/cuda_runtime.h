@@ -41,6 +41,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(char const *name, void **function, 
 extern thread_local dim3 threadIdx, blockIdx, gridDim;
 float __shfl_xor_sync(unsigned mask, float x, int distance);
 void __syncthreads();
+// The dynamic shared memory of the CTA, and the exchange within its cluster.
+uint8_t *dynamic_memory();
+void store_to_cta(float *to, uint32_t rank, float x);
+void sync_cluster();
 
 inline float __uint_as_float(unsigned bits) {
   float x;
