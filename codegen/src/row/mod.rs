@@ -84,7 +84,7 @@ impl Configuration {
                 };
                 let most = (128 / bytes.max(16)).clamp(1, limit).next_power_of_two();
                 match has_reductions {
-                    true => plain(groups, most, keeps, [is_small, bits > 0]),
+                    true => plain(groups, most, keeps, [is_small, is_small || bits == 0]),
                     false => elementwise(groups, most),
                 }
             }
@@ -152,18 +152,16 @@ fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
 }
 
 /// The same of other programs. `keeps`: results stay in registers. `is_small`: a thread reads 16 bytes per turn.
-/// `rereads`: several loops read an operand. Long rows of wide operands then leave the registers for shared memory.
-fn plain(groups: u32, most: u32, keeps: bool, [is_small, rereads]: [bool; 2]) -> (u32, u32, u32) {
+/// `fits`: rows of 16384 elements do not leave the registers for shared memory.
+fn plain(groups: u32, most: u32, keeps: bool, [is_small, fits]: [bool; 2]) -> (u32, u32, u32) {
     match groups {
         0..=128 if keeps && is_small => (groups, 1, 10),
         0..=256 => (groups, 1, 4),
         512 if is_small => (256, 2, 4),
         512 => (512, 1, 2),
-        // A row of a sum: the next rows of four CTAs are 64 KB in flight per SM, and those of two are 32 KB.
-        1024 if most == 4 && is_small && !rereads => (256, 4, 4),
         1024 => (512, most.min(2), 2),
-        2048 if most == 4 && (is_small || !rereads) => (512, 4, 2),
-        _ if is_small || !rereads => (1024, most.min(2), 1),
+        2048 if most == 4 && fits => (512, 4, 2),
+        _ if fits => (1024, most.min(2), 1),
         _ => (512, most.min(2), 2),
     }
 }
