@@ -53,7 +53,7 @@ impl Configuration {
     /// threads share a row as it has such groups, up to 512 or 1024; longer rows take up to four turns. The numbers are
     /// the fastest measured on one H100, see `docs/lab/rows/README.md`.
     ///
-    /// Rows of other lengths stay in shared memory if the program reads them several times, see [`stored`].
+    /// Rows of other lengths stay in shared memory if the program reads them several times (`Configuration::is_stored`).
     pub fn usual(program: &RowProgram, columns: Option<u64>, target: &Target) -> Configuration {
         let blocks = program.outputs.iter().filter_map(|output| match output.kind {
             RowOutputKind::Quantized { format, .. } => Some(format.block),
