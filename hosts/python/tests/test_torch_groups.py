@@ -507,6 +507,16 @@ def test_functional_calls():
     assert_equal(call(x), old)
 
 
+@torch.library.custom_op("fourfold_tests::mirror_pairs", mutates_args=("pairs",))
+def mirror_pairs(pairs: torch.Tensor) -> None:
+    pairs.copy_(pairs.flip(0))
+
+
+def with_mirrored_pairs(q, k, v):
+    mirror_pairs(q.view(-1, 2))
+    return q.flip(-1), k.flip(-1), v.flip(-1)
+
+
 # Results of q, k and v, and the number of products.
 USES = {
     "results": (lambda q, k, v: (q, k, v), 3),
@@ -520,6 +530,7 @@ USES = {
     "as_strided": (lambda q, k, v: (q.as_strided((12, 128), (128, 1)).flip(-1), k.flip(-1), v.flip(-1)), 2),
     "as_strided of k": (lambda q, k, v: (torch.as_strided(k, (3, 256), (256, 1)) + 1, q.flip(-1), v.flip(-1)), 3),
     "in place": (lambda q, k, v: (q.view(-1)[3:7].zero_(), q.flip(-1), k.flip(-1), v.flip(-1)), None),
+    "op that changes a view": (with_mirrored_pairs, 2),
     "inner view": (lambda q, k, v: (q.view(-1).flip(0), k.view(3, 256).flip(0), v.flip(-1)), 1),
 }
 

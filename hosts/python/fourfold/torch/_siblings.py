@@ -96,7 +96,8 @@ def storages(node):
     """The memory that a node's results are views of."""
     found = node.meta.get("val")
     found = found if isinstance(found, (list, tuple)) else [found]
-    return {value.untyped_storage()._cdata for value in found if isinstance(value, torch.Tensor)}
+    tensors = [value for value in found if isinstance(value, torch.Tensor) and torch._C._has_storage(value)]
+    return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 
 def runs(members):
