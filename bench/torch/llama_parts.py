@@ -125,7 +125,7 @@ class Clock:
 
 
 def interleave(sides, device, rounds, milliseconds=20):
-    """Medians of microseconds per call, in rounds that time each side in turn, after 200 ms of warm-up each."""
+    """Medians of microseconds per call, in rounds that time each side in turn, after 250 ms of warm-up each."""
     clock, counts, times = Clock(device), {}, {name: [] for name in sides}
     for name, call in sides.items():
         start = time.perf_counter()

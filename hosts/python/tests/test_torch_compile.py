@@ -437,3 +437,24 @@ def test_norm_and_quantization_are_one_kernel(shape):
     assert sorted(names) == ["nvfp4"] * 3 + ["row"], names
     texts = {text for text, _ in own.planned}
     assert all("tensor<[R, " in text for text in texts) and len(texts) == 3, "k and v share a program"
+
+
+@pytest.mark.parametrize("swizzled", [False, True])
+@pytest.mark.parametrize("name", ["alone", "one row", "one matrix", "product", "relu"])
+def test_quantizations_of_batches(own, name, swizzled):
+    """A program of matrices would join the scales of a batch, which are padded for each matrix."""
+    codes, scales, _ = ff.quantize(torch.randn(128, 64, generator=torch.Generator().manual_seed(1)), swizzled=True)
+    shape = {"alone": (2, 5, 64), "one row": (3, 1, 64), "one matrix": (1, 1, 64)}.get(name, (10, 64))
+
+    def quantized(x, scale):
+        if name in ("product", "relu"):
+            a, sfa, _ = ff.quantize(x, None, swizzled=True)
+            x = ff.scaled_mm(a, sfa, codes, scales, swizzled=True).view(2, 5, 128)
+        x = torch.relu(x) if name != "product" else x
+        return ff.quantize(x, scale, swizzled=swizzled)[:2]
+
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(2)).bfloat16()
+    scale = torch.tensor([0.01])
+    found = torch.compile(quantized, fullgraph=True, dynamic=False)(x, scale)
+    for result, wanted in zip(found, quantized(x, scale), strict=True):
+        assert torch.equal(result, wanted) and result.stride() == wanted.stride()

@@ -31,6 +31,9 @@ class Group:
             self._moved = (fn, Group(moved, [scale.to(device) for scale in self.scales]))
         return self._moved[1]
 
+    def has_scale(self, scale):
+        return any(known is scale for known in self.scales)
+
     def place(self, scale):
         """The index of a member's scale."""
         return next(place for place, known in enumerate(self.scales) if known is scale)

@@ -1,4 +1,4 @@
-"""Makes one product of those with one A whose other operands are neighbours in memory.
+"""Merges products that share A and whose B, SFB, alpha and bias are adjacent rows of joint tensors.
 
 The layers of a group (`_group.py`) multiply slices of joint tensors. Such products become one, whose result has their
 columns side by side. Each keeps its columns' alphas, so every element has the bits of its own product.
@@ -14,6 +14,7 @@ from ._translate import arguments
 
 aten = torch.ops.aten
 SLICED = ("b", "sfb", "alpha", "bias")
+OURS = (ops.segment.default, ops.scaled_mm.default, ops.quantize.default)
 # Nodes whose result is a view of their input. With their new strides, some views need `reshape`.
 VIEWS = (
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.permute.default, aten.unsqueeze.default,
@@ -29,13 +30,13 @@ def merge_siblings(graph, is_alone):
         if found is not None:
             families.setdefault(found[0], []).append((*found[1], node))
     for members in families.values():
-        members = [(first, last, node) for first, last, node in members if is_alone(node) and not feeds_ours(node)]
+        members = [(first, last, node) for first, last, node in members if is_alone(node) and not needs_matrix(node)]
         for run in runs(members):
             join(graph, run)
 
 
 def member(node):
-    """What products have in common that can be one, and the rows of B of this one. None for other nodes."""
+    """Returns the key by which products merge, and this product's rows of B; None for other nodes."""
     if node.op != "call_function" or node.target is not ops.scaled_mm.default:
         return None
     given, bases, rows = arguments(node), [], set()
@@ -55,7 +56,7 @@ def member(node):
 
 
 def do_scales_join(given, b, sfb, rows):
-    """True if scales of neighbours are those of one matrix: linear, or swizzled tiles that none shares."""
+    """True if scales of adjacent rows form one matrix: linear, or swizzled in whole tiles."""
     if given["format"] not in BLOCKS:
         return False
     columns, found = b.meta["val"].shape[1] * 2 // BLOCKS[given["format"]], sfb.meta["val"].shape[1]
@@ -76,16 +77,27 @@ def rows_of(node):
     return (base, (first, last)) if 0 <= first < last else None
 
 
-def feeds_ours(node):
-    """True if a kernel of ours takes the result. It would need a copy of the columns."""
+def needs_matrix(node):
+    """True if a user of the result, or of a view of it, needs the strides of a product of its own."""
     for user in node.users:
-        if user.op != "call_function":
-            continue
-        if user.target in VIEWS and feeds_ours(user):
+        if user.op == "output" or isinstance(user.target, torch._ops.HigherOrderOperator):
+            # Callers expect the strides of the model that is not compiled, and ops that change views their own.
             return True
-        if user.target in (ops.segment.default, ops.scaled_mm.default, ops.quantize.default):
+        if user.target in OURS:
+            # The kernel would need a copy of the columns.
+            return True
+        if needs_matrix(user) if user.target in VIEWS else not storages(user).isdisjoint(storages(node)):
+            # Other views, such as `as_strided`, may depend on strides.
             return True
     return False
+
+
+def storages(node):
+    """The memory that a node's results are views of."""
+    found = node.meta.get("val")
+    found = found if isinstance(found, (list, tuple)) else [found]
+    tensors = [value for value in found if isinstance(value, torch.Tensor) and torch._C._has_storage(value)]
+    return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 
 def runs(members):

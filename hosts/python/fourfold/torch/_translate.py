@@ -311,6 +311,8 @@ def _product(program, a, b, scales, block, swizzled, alpha, bias, activation, el
     sfa = _scales(program, scales[0], m, k, block, swizzled[0])
     sfb = _scales(program, scales[1], n, k, block, swizzled[1])
     is_row = alpha is not None and n != "1" and list(tensor(alpha).shape) == [int(n)]
+    if is_row and tensor(alpha).dtype != torch.float32:
+        raise Unsupported("alpha is not in float32")
     factor = f", alpha = %{_number(program, alpha)}" if alpha is not None and not is_row else ""
     extents = [m, n]
     name = program.op(f"scaled_mma %{left}, %{sfa}, %{right}, %{sfb}{factor} {{block = {block}}}", extents, "f32")
@@ -405,6 +407,8 @@ def _quantize(program, node):
     """The last op of a region. Its results are codes and scales."""
     given = arguments(node)
     block = BLOCKS.get(given["format"])
+    if program.rows is not None and tensor(given["x"]).dim() != 2:
+        raise Unsupported("a batch is quantized, and the program has matrices")
     name, extents, _ = program.value(given["x"])
     if block is None or not extents[-1].isdigit() or int(extents[-1]) % block:
         raise Unsupported("the arguments are invalid")

@@ -156,7 +156,7 @@ def has_epilogue(region):
 
 
 def rows_before(graph, root):
-    """Regions that end with a quantization: it alone, and with all that only it needs."""
+    """Yields the quantization alone, then with every op that only it uses."""
     yield [root]
     rows = root.args[0].meta["val"].shape[0]
     if not isinstance(rows, int):

@@ -19,9 +19,14 @@ func @w4a16(
 }}
 """
 ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-# Buffers of a member that are slices of its group's tensors, and those that are the group's.
-SLICES = ("weight", "weight_scale", "bias")
-JOINT = ("group_weight", "group_weight_scale", "group_alpha", "group_bias")
+# Buffers of a member that are slices of its group's tensors.
+SLICES = ("weight", "weight_scale", "alpha", "bias")
+
+
+@torch.compiler.assume_constant_result
+def is_exporting():
+    """`torch.compiler.is_exporting`, for which PyTorch 2.11 traces True in compiled models, too."""
+    return torch.compiler.is_exporting()
 
 
 class Linear(torch.nn.Module):
@@ -48,38 +53,52 @@ class Linear(torch.nn.Module):
         alpha = None if self.is_dynamic else self.input_scale * self.weight_global_scale
         self.register_buffer("alpha", alpha, persistent=False)
         self.register_buffer("bias", bias)
-        for name in JOINT:
-            self.register_buffer(name, None, persistent=False)
-        self.group, self._rows, self._scale_shape = None, None, scales.shape
+        self.group, self._rows, self._slices, self._scale_shape = None, None, None, scales.shape
 
     def join(self, group, rows, input_scale):
         """Makes the layer's tensors these rows, from the first up to the last, of a group's."""
         own = slice(*rows)
-        for name in ("weight", "weight_scale", "alpha", "bias"):
-            self._buffers[f"group_{name}"] = group.tensors[name]
-        for name in SLICES:
-            joint = group.tensors[name]
-            self._buffers[name] = None if joint is None else joint[own]
-        self._buffers["weight_scale"] = self.weight_scale.view(self._scale_shape)
-        self._buffers["input_scale"] = input_scale
-        self.group, self._rows = group, rows
+        slices = {name: None if joint is None else joint[own] for name, joint in group.tensors.items()}
+        slices["weight_scale"] = slices["weight_scale"].view(self._scale_shape)
+        self._buffers.update(slices, input_scale=input_scale)
+        self.group, self._rows, self._slices = group, rows, slices
 
     def leave(self):
         """Keeps the layer's tensors, and forgets its group."""
-        self.group = self._rows = None
-        self._buffers.update(dict.fromkeys(JOINT))
+        self.group = self._rows = self._slices = None
+
+    def has_slices(self):
+        """True if the layer's tensors are those that it got from its group. Functional calls replace them."""
+        own = self._slices
+        return (
+            own is not None
+            and self.weight is own["weight"]
+            and self.weight_scale is own["weight_scale"]
+            and self.alpha is own["alpha"]
+            and self.bias is own["bias"]
+        )
+
+    def _settle(self):
+        """Leaves the group if a tensor was replaced, or its memory by an assignment to `data`."""
+        if self.group is None:
+            return
+        pairs = [(own, self.group.tensors[name]) for name, own in self._slices.items() if own is not None]
+        is_shared = all(own.untyped_storage()._cdata == joint.untyped_storage()._cdata for own, joint in pairs)
+        if not (self.has_slices() and is_shared and self.group.has_scale(self.input_scale)):
+            self.leave()
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
-        if name in (*SLICES, "input_scale", "alpha") and self.__dict__.get("group") is not None:
+        if name in (*SLICES, "input_scale") and self.__dict__.get("group") is not None:
             self.leave()
 
     def __getstate__(self):
+        self._settle()
         state = self.__dict__.copy()
         if self.group is not None:
             # The group has them.
-            given = {name: None for name in (*SLICES, *JOINT)}
-            state["_buffers"] = {name: given.get(name, tensor) for name, tensor in self._buffers.items()}
+            state["_buffers"] = self._buffers | dict.fromkeys(SLICES)
+            state["_slices"] = None
         return state
 
     def __setstate__(self, state):
@@ -89,11 +108,13 @@ class Linear(torch.nn.Module):
 
     def _apply(self, fn, recurse=True):
         """Keeps the per-tensor scales in float32, whatever the model is converted to."""
+        self._settle()
         group, before = self.group, dict(self._buffers)
         scales = {name: before[name] for name in ("weight_global_scale", "alpha", "input_scale")}
         if group is not None:
+            del scales["alpha"]
             place, moved = group.place(scales.pop("input_scale")), group.moved(fn)
-            self._buffers.update(dict.fromkeys((*SLICES, *JOINT, "input_scale")))
+            self._buffers.update(dict.fromkeys((*SLICES, "input_scale")))
         try:
             super()._apply(fn, recurse)
         except BaseException:
@@ -113,6 +134,7 @@ class Linear(torch.nn.Module):
             destination[f"{prefix}input_scale"] = self.input_scale.clone()
 
     def _load_from_state_dict(self, state, prefix, *args):
+        self._settle()
         if not self.is_dynamic:
             # Layers may share their scale, and a loaded state must not change that of others.
             self._buffers["input_scale"] = self.input_scale.clone()
@@ -120,10 +142,11 @@ class Linear(torch.nn.Module):
         if self.is_dynamic:
             return
         alpha = self.input_scale * self.weight_global_scale
-        self._buffers["alpha"] = alpha
-        if self.group is not None:
+        if self.group is None:
+            self._buffers["alpha"] = alpha
+        else:
             self._buffers["input_scale"] = self.group.shared(self.input_scale)
-            self.group_alpha[slice(*self._rows)] = alpha
+            self.alpha.copy_(alpha)
 
     def forward(self, x):
         rows = x.reshape(-1, self.in_features)
@@ -138,11 +161,13 @@ class Linear(torch.nn.Module):
             codes, scales, _ = quantize(x, self.input_scale, swizzled=True, rounding="torchao")
             alpha = self.alpha
         weight, weight_scale, bias = self.weight, self.weight_scale, self.bias
-        if self.group is not None and torch.compiler.is_dynamo_compiling():
+        is_compiled = torch.compiler.is_dynamo_compiling() and not is_exporting()
+        if is_compiled and self.has_slices():
             # Slices in the graph tell the pass which products are one. An exported program has each weight once.
-            own = slice(*self._rows)
-            weight, weight_scale, alpha = self.group_weight[own], self.group_weight_scale[own], self.group_alpha[own]
-            bias = None if bias is None else self.group_bias[own]
+            # The compiled graph has guards for `has_slices`.
+            joint, own = self.group.tensors, slice(*self._rows)
+            weight, weight_scale, alpha = joint["weight"][own], joint["weight_scale"][own], joint["alpha"][own]
+            bias = None if bias is None else joint["bias"][own]
         return scaled_mm(
             codes, scales, weight, weight_scale, alpha=alpha, bias=bias, out_dtype=x.dtype, format="nvfp4",
             swizzled=True,
