@@ -41,7 +41,11 @@ impl Threads {
         }
         let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         if POOL.get().is_none() {
-            let make = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().ok();
+            let make = |threads| {
+                let start =
+                    |worker: rayon::ThreadBuilder| thread_of("worker")?.spawn(|| worker.run()).map(drop);
+                rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(start).build().ok()
+            };
             // Cannot fail while we hold the lock.
             let _ = POOL.set(largest_pool(&make)?);
         }
@@ -135,8 +139,8 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], function: impl Fn(&T) -> R + Sy
     }
 }
 
-/// Prepares a named thread. Refuses when memory is so short that the thread could panic before it starts, as it does
-/// if the standard library gets no signal stack.
+/// Prepares a named thread. Refuses when memory is so short that the thread could end the process before it starts: it
+/// panics if the standard library gets no signal stack, and glibc aborts if it cannot register a destructor.
 ///
 /// # Errors
 /// When memory is insufficient for a few more threads.

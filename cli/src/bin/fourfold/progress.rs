@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use fourfold::Event;
+use fourfold::ir::memory::check_memory;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The progress of one command, on stderr.
@@ -92,7 +93,11 @@ pub fn tick(bar: &ProgressBar) {
             thread::sleep(TICK);
         }
     };
-    let _ = thread::Builder::new().name("progress".to_owned()).spawn(work);
+    // A thread that starts without memory ends the process.
+    const ROOM: usize = 8 << 20;
+    if check_memory(ROOM).is_ok() {
+        let _ = thread::Builder::new().name("progress".to_owned()).spawn(work);
+    }
 }
 
 fn note(busy: &mut Vec<(Arc<str>, &'static str)>, kernel: &Arc<str>, what: &'static str) {
