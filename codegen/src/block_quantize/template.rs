@@ -10,7 +10,6 @@ use crate::epilogue::{
     quantization_functions, scale_functions,
 };
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template};
-use crate::targets::Target;
 
 /// The template, which extends `source.cu.j2`.
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
@@ -22,22 +21,17 @@ const CONVERSION: &str = "F2FP.SATFINITE.E2M1";
 /// nothing.
 pub(crate) const STORE: &str = "STG";
 
-/// Returns whether the target has an instruction that converts to e2m1. Hopper does not.
-fn has_conversion(target: &Target) -> bool {
-    target.name != crate::hopper::TARGET
-}
-
 /// Returns whether a thread estimates its eight codes of NVFP4, because no instruction converts to e2m1.
 fn is_estimated(spec: &BlockQuantizeSpec) -> bool {
     let Configuration { format, values, .. } = spec.configuration;
     let is_nvfp4 = format.element() == ElementType::F4E2M1FN && format.scale_rounding().is_none();
-    is_nvfp4 && values == 8 && !has_conversion(spec.target)
+    is_nvfp4 && values == 8 && !spec.target.has_e2m1_conversion()
 }
 
 /// Emits the source of a kernel. Equal specifications give equal bytes.
 pub(crate) fn emit(spec: &BlockQuantizeSpec) -> KernelSource {
     let is_fp4 = spec.configuration.format.element() == ElementType::F4E2M1FN;
-    let opcode = if is_fp4 && has_conversion(spec.target) { CONVERSION } else { STORE };
+    let opcode = if is_fp4 && spec.target.has_e2m1_conversion() { CONVERSION } else { STORE };
     emit_template(Templated {
         template: TEMPLATE,
         kernel: spec.configuration.name(),
@@ -142,7 +136,7 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         values,
         turns,
         rows,
-        has_conversion: has_conversion(spec.target),
+        has_conversion: spec.target.has_e2m1_conversion(),
         is_estimated: is_estimated(spec),
         e2m1_functions: e2m1_functions(),
         quantization_functions: functions(format.scale_rounding(), format.formula()),

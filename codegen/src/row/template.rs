@@ -263,7 +263,7 @@ fn context(spec: &RowSpec) -> Context {
         RowOutputKind::Value => None,
     });
     let outputs = interface::output_sizes(program);
-    let has_conversion = spec.target.name != crate::hopper::TARGET;
+    let has_conversion = spec.target.has_e2m1_conversion();
     let shared = shared(program, &operands, has_conversion);
     let all_phases: Vec<&Phase> = phases.iter().chain(&once).collect();
     Context {

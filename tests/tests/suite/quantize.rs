@@ -59,7 +59,7 @@ static size_t exact = 0;
 
 ESTIMATES
 
-// How codes are computed: `e` for each value, `f` and `p` by estimates for floats and for packed bf16.
+// The way to compute codes: `e` for each value, `f` and `p` by estimates for floats and for packed bf16.
 static char way;
 
 template <class Blocks, class Values>

@@ -1,4 +1,4 @@
-"""Linear layers with NVFP4 weights, for models that are not compiled."""
+"""Linear layers with NVFP4 weights, for compiled models and others."""
 
 import torch
 
@@ -34,8 +34,7 @@ class Linear(torch.nn.Module):
 
     `w4a4` quantizes activations to NVFP4 and multiplies codes. Their per-tensor scale is `input_scale`, one float32
     number that torchao's calibration found, or "dynamic": that of each call. With the former, codes and scales are
-    those that torchao computes. `w4a16` dequantizes the weight to the type of the
-    activations, and multiplies in it.
+    those that torchao computes. `w4a16` dequantizes the weight to the type of the activations, and multiplies in it.
 
     A layer may be a member of a group of siblings; see `quantize_`. It leaves its group when its tensors are replaced.
     """
