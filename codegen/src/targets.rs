@@ -84,11 +84,6 @@ pub const BINARY_FUNCTIONS: [BinaryKind; 6] =
 const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
 
 impl Target {
-    /// Returns whether an instruction converts to e2m1. Hopper has none.
-    pub(crate) fn has_e2m1_conversion(&self) -> bool {
-        self.name != crate::hopper::TARGET
-    }
-
     /// The largest L, M and N in a plan for this target.
     pub(crate) fn most_extents(&self) -> [u64; 3] {
         [self.grid.max_matrices, MAX_EXTENT, self.grid.max_columns]

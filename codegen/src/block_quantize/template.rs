@@ -25,13 +25,13 @@ pub(crate) const STORE: &str = "STG";
 fn is_estimated(spec: &BlockQuantizeSpec) -> bool {
     let Configuration { format, values, .. } = spec.configuration;
     let is_nvfp4 = format.element() == ElementType::F4E2M1FN && format.scale_rounding().is_none();
-    is_nvfp4 && values == 8 && !spec.target.has_e2m1_conversion()
+    is_nvfp4 && values == 8 && !crate::hopper::has_e2m1_conversion(spec.target)
 }
 
 /// Emits the source of a kernel. Equal specifications give equal bytes.
 pub(crate) fn emit(spec: &BlockQuantizeSpec) -> KernelSource {
     let is_fp4 = spec.configuration.format.element() == ElementType::F4E2M1FN;
-    let opcode = if is_fp4 && spec.target.has_e2m1_conversion() { CONVERSION } else { STORE };
+    let opcode = if is_fp4 && crate::hopper::has_e2m1_conversion(spec.target) { CONVERSION } else { STORE };
     emit_template(Templated {
         template: TEMPLATE,
         kernel: spec.configuration.name(),
@@ -136,7 +136,7 @@ fn context(spec: &BlockQuantizeSpec) -> Context {
         values,
         turns,
         rows,
-        has_conversion: spec.target.has_e2m1_conversion(),
+        has_conversion: crate::hopper::has_e2m1_conversion(spec.target),
         is_estimated: is_estimated(spec),
         e2m1_functions: e2m1_functions(),
         quantization_functions: functions(format.scale_rounding(), format.formula()),

@@ -263,7 +263,7 @@ fn context(spec: &RowSpec) -> Context {
         RowOutputKind::Value => None,
     });
     let outputs = interface::output_sizes(program);
-    let has_conversion = spec.target.has_e2m1_conversion();
+    let has_conversion = crate::hopper::has_e2m1_conversion(spec.target);
     let shared = shared(program, &operands, has_conversion);
     let all_phases: Vec<&Phase> = phases.iter().chain(&once).collect();
     Context {
