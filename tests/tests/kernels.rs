@@ -183,10 +183,10 @@ fn builds() -> &'static Builds {
         let mut emulated = planned(spec("sm_120a", &sm120[turn() % sm120.len()], epilogue(turn())));
         emulated.source = emulate(&emulated.source).expect("the family can be emulated");
         let mut misread = emulated.clone();
-        let map = "register_of_a(int m, int k) { return m / 8 + 2 * (k / 32); }";
+        let map = "register_of_a(int m, int k) { return m / 8 + 2 * (k / (K / 2)); }";
         let prelude = emulated.source.prelude.expect("an emulated source has a prelude");
         assert!(prelude.contains(map), "the prelude contains the map of A");
-        let wrong = prelude.replace(map, "register_of_a(int m, int k) { return 2 * (m / 8) + k / 32; }");
+        let wrong = prelude.replace(map, "register_of_a(int m, int k) { return 2 * (m / 8) + k / (K / 2); }");
         misread.source.prelude = Some(Box::leak(wrong.into_boxed_str()));
         kernels.extend([emulated, misread]);
         // A static is never dropped, so its folder is at a fixed place that the next run clears.
