@@ -1,8 +1,8 @@
 //! Kernels built from CUTLASS's block-scaled collectives.
 
 use fourfold_codegen::cutlass::configuration::{
-    Cluster, Configuration, Epilogue, EpilogueSchedule, Family, Kind, Mainloop,
-    OperatorClass, Raster, Sms, Stages, TileOrder, TileScheduler,
+    Cluster, Configuration, Epilogue, EpilogueSchedule, Family, Kind, Mainloop, OperatorClass, Raster, Sms,
+    Stages, TileOrder, TileScheduler,
 };
 use fourfold_codegen::cutlass::{CutlassVersion, defaults, grid, rules};
 use fourfold_codegen::{Design, KernelSource, ScaledMmaSpec, Target, dispatch};
