@@ -6,8 +6,8 @@ use crate::design::Design;
 use crate::epilogue::{Epilogue, outputs};
 use crate::moves::MoveSpec;
 use crate::row::RowSpec;
-use crate::source::{Interface, Role};
-use crate::targets::Target;
+use crate::source::{Interface, Role, WIDE};
+use crate::targets::{self, Target};
 
 /// The specification of one kernel. It contains no names of the program and no extents, so equal
 /// specifications are equal kernels.
@@ -151,6 +151,7 @@ impl ScaledMmaSpec {
     /// [`KernelSource::hash`](crate::KernelSource::hash).
     pub fn name(&self) -> String {
         let format = self.configuration.block_format().map_or(String::new(), |format| format!("{format}_"));
+        let format = format.replace(' ', "_");
         format!("{format}scaled_mm_{}_{}", self.configuration.name(), self.epilogue.name())
     }
 
@@ -178,13 +179,16 @@ impl ScaledMmaSpec {
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its
     /// padded scales, C, the operands of the epilogue, the outputs.
     pub fn interface(&self) -> Interface {
-        let ScaledMmaSpec { configuration, epilogue, .. } = self;
+        let ScaledMmaSpec { target, configuration, epilogue } = self;
         let [a, b] = configuration.operand_elements();
         let scale = configuration.scale_element();
+        let [of_a, of_b] = configuration
+            .block_format()
+            .map_or([WIDE; 2], |format| targets::operand_alignment(format, target));
         let mut operands = vec![
-            Role::tensor("a", a, &["L", "M", "K"]),
+            Role { alignment: of_a, ..Role::tensor("a", a, &["L", "M", "K"]) },
             Role::padded_scales("sfa", scale),
-            Role::tensor("b", b, &["L", "N", "K"]),
+            Role { alignment: of_b, ..Role::tensor("b", b, &["L", "N", "K"]) },
             Role::padded_scales("sfb", scale),
         ];
         operands.extend(epilogue.c.map(|c| Role::tensor("c", c, &["L", "M", "N"])));
