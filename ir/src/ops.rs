@@ -10,7 +10,8 @@ use crate::numeric::{
 /// The kind of an operation, with its attributes. [`crate::Operation`] holds its operands and results.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpKind {
-    /// Block-scaled matrix multiplication: operands a, sfa, b, sfb, then `alpha`, `c` and `beta` if present.
+    /// Block-scaled matrix multiplication: operands a, sfa, b, sfb, then `alpha`, `c` and `beta` if present. A 16-bit
+    /// a has no sfa.
     ScaledMma(ScaledMma),
     /// Plain matrix multiplication of K-major operands: a `[.., M, K]`, b `[.., N, K]`, result `[.., M, N]`.
     Mma,
@@ -105,11 +106,13 @@ pub enum OpKind {
     Constant(ConstantValue),
 }
 
-/// Attributes of `scaled_mma`: the block, and the named operands present after the first four.
+/// Attributes of `scaled_mma`: the block, the number of positional operands, and the named operands present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScaledMma {
     /// Elements of K per scale: 16 or 32.
     pub block: u32,
+    /// True for a, b, sfb: a 16-bit A without scales. Otherwise the positional operands are a, sfa, b, sfb.
+    pub weight_only: bool,
     /// True if the operand `alpha` is present.
     pub alpha: bool,
     /// True if the operand `c` is present.
@@ -119,9 +122,14 @@ pub struct ScaledMma {
 }
 
 impl ScaledMma {
+    /// The roles of the positional operands.
+    pub fn positional(self) -> &'static [&'static str] {
+        if self.weight_only { &["a", "b", "sfb"] } else { &["a", "sfa", "b", "sfb"] }
+    }
+
     /// The number of operands.
     pub fn operand_count(self) -> usize {
-        4 + usize::from(self.alpha) + usize::from(self.c) + usize::from(self.beta)
+        self.positional().len() + usize::from(self.alpha) + usize::from(self.c) + usize::from(self.beta)
     }
 }
 
@@ -529,13 +537,15 @@ impl OpKind {
     }
 
     /// Builds the op with this mnemonic, these attributes and these named operands, in any order. The inverse of
-    /// [`OpKind::mnemonic`], [`OpKind::attributes`] and [`OpKind::named_operands`].
+    /// [`OpKind::mnemonic`], [`OpKind::attributes`] and [`OpKind::named_operands`]. `positional` is the number of
+    /// positional operands: a `scaled_mma` of three is weight-only.
     ///
     /// # Errors
     /// If the mnemonic, an attribute or a named operand is unknown, or an attribute is missing or malformed.
     pub fn from_text(
         mnemonic: &str,
         attributes: &[(&str, AttributeValue)],
+        positional: usize,
         named_operands: &[&str],
     ) -> Result<OpKind, AttributeError> {
         let mut reader = AttributeReader { op: mnemonic, attributes, used: Vec::new() };
@@ -543,6 +553,7 @@ impl OpKind {
         let kind = match mnemonic {
             "scaled_mma" => OpKind::ScaledMma(ScaledMma {
                 block: reader.whole("block")?,
+                weight_only: positional == 3,
                 alpha: named.take("alpha"),
                 c: named.take("c"),
                 beta: named.take("beta"),
