@@ -11,7 +11,7 @@ use fourfold::ir::{
     interpret_op, sample, text, verify,
 };
 use fourfold::kernels::planned_kernels;
-use fourfold::scheduler::{EpilogueRef, NormalizeOptions, OutputKind, ScaledMmaPlan, normalize};
+use fourfold::scheduler::{EpilogueRef, NormalizeOptions, OutputKind, ScaledMmaPlan, normalize_for};
 
 use crate::generate::{Case, case};
 
@@ -85,8 +85,6 @@ pub fn check_run(seed: u64, steps: usize) {
     let case = case(seed, steps);
     // A normalized program is planned unchanged, so its values are those of the run.
     let original = program(&case);
-    let normalized = normalize(&original, &NormalizeOptions::default());
-    let program = normalized.program().clone();
     // Prefers targets that have kernels.
     let blackwell = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
     let target = match seed % 16 {
@@ -95,6 +93,8 @@ pub fn check_run(seed: u64, steps: usize) {
         other => blackwell[other as usize % blackwell.len()],
     };
     let backend = crate::backend(target).expect("a known target");
+    let normalized = normalize_for(&original, &NormalizeOptions::default(), backend.capabilities());
+    let program = normalized.program().clone();
     let planned = backend.plan(program.clone());
     assert!(!planned.normalized().is_changed(), "a normalized program changed");
     backend.check(&planned).expect("the checker accepts the partition");
