@@ -73,7 +73,7 @@ impl Configuration {
         let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
         let rows = match block {
             Some(_) => quantizing(groups, bytes, has_reductions),
-            None if has_reductions => reducing(groups, bytes, !phases::kept(program).is_empty(), bits == 0),
+            None if has_reductions => Reducing::of(program, bytes, bits == 0).rows(groups),
             None => elementwise(groups, bytes),
         };
         let Rows { row_threads, turns, ctas, is_persistent } = rows;
@@ -152,23 +152,43 @@ fn elementwise(groups: u32, bytes: u32) -> Rows {
     Rows { row_threads, turns, ctas: if row_threads == 512 { 2 } else { 4 }, is_persistent: true }
 }
 
-/// The rows of other programs. `keeps`: results stay in registers. `is_read_once`: no phase reads an operand again.
-fn reducing(groups: u32, bytes: u32, keeps: bool, is_read_once: bool) -> Rows {
-    // A thread reads 16 bytes per turn, and 64 registers hold four turns.
-    let is_small = bytes <= 16;
-    let most = turns_of_bytes(bytes, if keeps { 1 } else { 2 });
-    let (row_threads, turns, ctas) = match groups {
-        0..=64 if keeps && is_small => (groups, 1, 10),
-        0..=64 => (groups, 1, 4),
-        128 | 256 if is_small => (groups / 2, 2, 6),
-        128 | 256 => (groups, 1, if keeps { 4 } else { 5 }),
-        512 if is_small => (256, 2, 6),
-        512 => (256, most, 4),
-        1024 if is_small => (256, 4, if keeps { 4 } else { 5 }),
-        _ if is_small && (groups == 2048 || is_read_once) => (512, 4, 2),
-        _ => (512, most, 2),
-    };
-    Rows { row_threads, turns, ctas, is_persistent: groups <= 64 }
+/// A program that reduces and does not quantize.
+struct Reducing {
+    /// Bytes that a thread reads per turn.
+    bytes: u32,
+    /// True if results stay in registers.
+    keeps: bool,
+    /// True if rows are combined with a vector. With few registers it is loaded only after the reductions, which takes
+    /// longer where few rows leave an SM idle meanwhile.
+    has_vectors: bool,
+    /// True if no phase reads an operand again.
+    is_read_once: bool,
+}
+
+impl Reducing {
+    fn of(program: &RowProgram, bytes: u32, is_read_once: bool) -> Reducing {
+        let has_vectors = program.operands.iter().any(|operand| operand.shape == RowShape::Row);
+        Reducing { bytes, keeps: !phases::kept(program).is_empty(), has_vectors, is_read_once }
+    }
+
+    fn rows(self, groups: u32) -> Rows {
+        // 64 registers hold four turns of 16 bytes.
+        let is_small = self.bytes <= 16;
+        let most = turns_of_bytes(self.bytes, if self.keeps { 1 } else { 2 });
+        let (row_threads, turns, ctas) = match groups {
+            0..=64 if self.keeps && is_small => (groups, 1, 10),
+            0..=64 => (groups, 1, 4),
+            128 | 256 if is_small => (groups / 2, 2, if self.has_vectors { 4 } else { 6 }),
+            128 | 256 => (groups, 1, if self.keeps { 4 } else { 5 }),
+            512 if is_small => (256, 2, if self.has_vectors { 4 } else { 6 }),
+            512 => (256, most, 4),
+            1024 if is_small => (256, 4, if self.keeps || self.has_vectors { 4 } else { 5 }),
+            2048 if is_small => (512, 4, 2),
+            _ if self.is_read_once => (1024, most, 1),
+            _ => (512, most, 2),
+        };
+        Rows { row_threads, turns, ctas, is_persistent: groups <= 64 }
+    }
 }
 
 /// The turns whose bytes, at most 128, and whose successors stay in registers.
