@@ -1,5 +1,7 @@
 //! Kernel specifications: the complete input of source generation.
 
+use fourfold_ir::BlockFormat;
+
 use crate::block_quantize::BlockQuantizeSpec;
 use crate::columns::ColumnSpec;
 use crate::design::Design;
@@ -177,20 +179,18 @@ impl ScaledMmaSpec {
     }
 
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its
-    /// padded scales, C, the operands of the epilogue, the outputs.
+    /// padded scales except a 16-bit A, C, the operands of the epilogue, the outputs.
     pub fn interface(&self) -> Interface {
         let ScaledMmaSpec { target, configuration, epilogue } = self;
         let [a, b] = configuration.operand_elements();
         let scale = configuration.scale_element();
-        let [of_a, of_b] = configuration
-            .block_format()
-            .map_or([WIDE; 2], |format| targets::operand_alignment(format, target));
-        let mut operands = vec![
-            Role { alignment: of_a, ..Role::tensor("a", a, &["L", "M", "K"]) },
-            Role::padded_scales("sfa", scale),
-            Role { alignment: of_b, ..Role::tensor("b", b, &["L", "N", "K"]) },
-            Role::padded_scales("sfb", scale),
-        ];
+        let format = configuration.block_format();
+        let [of_a, of_b] = format.map_or([WIDE; 2], |format| targets::operand_alignment(format, target));
+        let weight_only = format.is_some_and(BlockFormat::is_weight_only);
+        let mut operands = vec![Role { alignment: of_a, ..Role::tensor("a", a, &["L", "M", "K"]) }];
+        operands.extend((!weight_only).then(|| Role::padded_scales("sfa", scale)));
+        operands.push(Role { alignment: of_b, ..Role::tensor("b", b, &["L", "N", "K"]) });
+        operands.push(Role::padded_scales("sfb", scale));
         operands.extend(epilogue.c.map(|c| Role::tensor("c", c, &["L", "M", "N"])));
         let read = epilogue.operands.iter().enumerate();
         operands.extend(read.map(|(position, it)| Role::beside_d(position, it.element, it.shape)));

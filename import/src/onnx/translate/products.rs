@@ -315,8 +315,13 @@ impl Translator<'_> {
         if let (Some(last), [.., n, _]) = (shape.last_mut(), &b_shape[..]) {
             last.clone_from(n);
         }
-        let kind =
-            OpKind::ScaledMma(ScaledMma { block: a.block, alpha: alpha.is_some(), c: false, beta: false });
+        let kind = OpKind::ScaledMma(ScaledMma {
+            block: a.block,
+            weight_only: false,
+            alpha: alpha.is_some(),
+            c: false,
+            beta: false,
+        });
         let name = if element == ElementType::F32 { hint.to_owned() } else { format!("{hint}.product") };
         let value = self.step(&name, kind, &operands, TensorType::new(shape, ElementType::F32));
         Ok(self.converted(hint, value, element))
