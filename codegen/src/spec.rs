@@ -186,11 +186,13 @@ impl ScaledMmaSpec {
         let scale = configuration.scale_element();
         let format = configuration.block_format();
         let [of_a, of_b] = format.map_or([WIDE; 2], |format| targets::operand_alignment(format, target));
-        let weight_only = format.is_some_and(BlockFormat::is_weight_only);
+        let is_weight_only = format.is_some_and(BlockFormat::is_weight_only);
         let mut operands = vec![Role { alignment: of_a, ..Role::tensor("a", a, &["L", "M", "K"]) }];
-        operands.extend((!weight_only).then(|| Role::padded_scales("sfa", scale)));
-        operands.push(Role { alignment: of_b, ..Role::tensor("b", b, &["L", "N", "K"]) });
-        operands.push(Role::padded_scales("sfb", scale));
+        operands.extend((!is_weight_only).then(|| Role::padded_scales("sfa", scale)));
+        operands.extend([
+            Role { alignment: of_b, ..Role::tensor("b", b, &["L", "N", "K"]) },
+            Role::padded_scales("sfb", scale),
+        ]);
         operands.extend(epilogue.c.map(|c| Role::tensor("c", c, &["L", "M", "N"])));
         let read = epilogue.operands.iter().enumerate();
         operands.extend(read.map(|(position, it)| Role::beside_d(position, it.element, it.shape)));
