@@ -199,7 +199,8 @@ fn builds() -> &'static Builds {
         crossed.source.text.push_str("// for another architecture\n");
         kernels.push(crossed);
         let bytes = formats_of_bytes("sm_120a");
-        let format = if turn() % 2 == 0 { BlockFormat::NVFP4 } else { bytes[turn() / 2 % bytes.len()] };
+        let format =
+            if turn().is_multiple_of(2) { BlockFormat::NVFP4 } else { bytes[turn() / 2 % bytes.len()] };
         let configurations = sm120(format);
         let choice = &configurations[turn() % configurations.len()];
         let mut emulated = planned(spec("sm_120a", choice, epilogue(turn())));
