@@ -151,6 +151,7 @@ impl ScaledMmaSpec {
     /// [`KernelSource::hash`](crate::KernelSource::hash).
     pub fn name(&self) -> String {
         let format = self.configuration.block_format().map_or(String::new(), |format| format!("{format}_"));
+        let format = format.replace(' ', "_");
         format!("{format}scaled_mm_{}_{}", self.configuration.name(), self.epilogue.name())
     }
 

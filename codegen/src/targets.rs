@@ -80,8 +80,25 @@ pub const UNARY_FUNCTIONS: [UnaryKind; 13] = [
 pub const BINARY_FUNCTIONS: [BinaryKind; 6] =
     [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Div, BinaryKind::Max, BinaryKind::Min];
 
-/// The formats with generated kernels: FP4 by FP4. Formats with an FP8 operand have none yet.
+/// FP4 by FP4.
 const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
+
+/// The formats of Hopper's kernels: FP4 by FP4, and FP8 with MX scales by either.
+const HOPPER: &[BlockFormat] = &[
+    BlockFormat::NVFP4,
+    BlockFormat::MXFP4,
+    mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN),
+    mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
+    mx(ElementType::F8E4M3FN, ElementType::F8E4M3FN),
+    mx(ElementType::F8E4M3FN, ElementType::F8E5M2),
+    mx(ElementType::F8E5M2, ElementType::F8E4M3FN),
+    mx(ElementType::F8E5M2, ElementType::F8E5M2),
+];
+
+/// A pair of elements with MX scales.
+const fn mx(a: ElementType, b: ElementType) -> BlockFormat {
+    BlockFormat { a, b, ..BlockFormat::MXFP4 }
+}
 
 impl Target {
     /// The largest L, M and N in a plan for this target.
@@ -131,7 +148,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_90a",
         hardware: "H100, H200: FP4 is decoded exactly for 16-bit tensor cores (wgmma)",
-        formats: FP4,
+        formats: HOPPER,
         grid: SM90_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
@@ -153,6 +170,17 @@ pub const TARGETS: &[Target] = &[
 /// Finds a target by name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
+}
+
+/// The formats with kernels for any target, each once.
+pub(crate) fn formats() -> Vec<BlockFormat> {
+    let mut formats: Vec<BlockFormat> = Vec::new();
+    for format in TARGETS.iter().flat_map(|target| target.formats) {
+        if !formats.contains(format) {
+            formats.push(*format);
+        }
+    }
+    formats
 }
 
 /// The capabilities of a target, for planning; `None` for an unknown target.
@@ -187,7 +215,8 @@ fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapabil
     let narrow = [ElementType::F8E4M3FN, ElementType::F8E5M2];
     FormatCapability {
         format,
-        k_multiple: elements_per_tma(format.a).max(elements_per_tma(format.b)),
+        // K also consists of whole blocks.
+        k_multiple: elements_per_tma(format.a).max(elements_per_tma(format.b)).max(u64::from(format.block)),
         max_extent: MAX_EXTENT,
         grid,
         max_scale_bytes: MAX_SCALE_BYTES,
@@ -276,7 +305,6 @@ mod tests {
         for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
             let capabilities = capabilities(name).expect(name);
             assert_eq!(capabilities.target, name);
-            assert_eq!(capabilities.formats.len(), 2);
             for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
                 let fp4 = capabilities.format(format).expect(name);
                 assert_eq!((fp4.k_multiple, fp4.max_extent), (32, 2_147_483_647));
@@ -314,8 +342,19 @@ mod tests {
                     assert_eq!(multiple(ElementType::F8E4M3FN), None);
                 }
             }
-            let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
-            assert_eq!(capabilities.format(mxfp8), None);
+            let mirrored = BlockFormat { b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+            assert_eq!(capabilities.format(mirrored), None);
+        }
+    }
+
+    #[test]
+    fn hopper_takes_fp8_with_mx_scales_beside_fp4_and_fp8() {
+        let hopper = capabilities("sm_90a").expect("a target");
+        let fp8 = [ElementType::F8E4M3FN, ElementType::F8E5M2];
+        assert_eq!(hopper.formats.len(), 8);
+        for (a, b) in fp8.into_iter().flat_map(|a| [ElementType::F4E2M1FN, fp8[0], fp8[1]].map(|b| (a, b))) {
+            let rules = hopper.format(BlockFormat { a, b, ..BlockFormat::MXFP4 }).expect("a format");
+            assert_eq!((rules.k_multiple, rules.pointer_alignment), (32, 16));
         }
     }
 
@@ -323,7 +362,7 @@ mod tests {
     fn every_format_of_every_target_has_defaults_and_no_other_has() {
         let cutlass = CutlassVersion::PINNED;
         for target in TARGETS {
-            for format in FP4 {
+            for format in &formats() {
                 let defaults = defaults::family(target.name)
                     .map(|family| select::cutlass::defaults(family, *format, cutlass));
                 let has_defaults = defaults.is_some_and(|defaults| !defaults.is_empty())

@@ -155,16 +155,25 @@ impl BlockFormat {
     pub fn is_standard(self) -> bool {
         self == BlockFormat::NVFP4 || (self.scale == ElementType::F8E8M0FNU && self.block == 32)
     }
+
+    /// The name of an operand's format: `nvfp4`, `mxfp4`, `mxfp8` (e4m3), or `mxfp8_e5m2`. `None` if it has none.
+    fn operand_name(self, element: ElementType) -> Option<&'static str> {
+        match (element, self.scale, self.block) {
+            (ElementType::F4E2M1FN, ElementType::F8E4M3FN, 16) => Some("nvfp4"),
+            (ElementType::F4E2M1FN, ElementType::F8E8M0FNU, 32) => Some("mxfp4"),
+            (ElementType::F8E4M3FN, ElementType::F8E8M0FNU, 32) => Some("mxfp8"),
+            (ElementType::F8E5M2, ElementType::F8E8M0FNU, 32) => Some("mxfp8_e5m2"),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for BlockFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == BlockFormat::NVFP4 {
-            f.write_str("nvfp4")
-        } else if *self == BlockFormat::MXFP4 {
-            f.write_str("mxfp4")
-        } else {
-            write!(f, "{} x {} with {} per {}", self.a, self.b, self.scale, self.block)
+        match [self.a, self.b].map(|element| self.operand_name(element)) {
+            [Some(a), Some(b)] if a == b => f.write_str(a),
+            [Some(a), Some(b)] => write!(f, "{a} x {b}"),
+            _ => write!(f, "{} x {} with {} per {}", self.a, self.b, self.scale, self.block),
         }
     }
 }

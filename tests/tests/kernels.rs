@@ -207,9 +207,12 @@ fn every_target_builds_with_its_mma_and_without_spills() {
             let kernel = &built.planned.source.kernel;
             let most = match &scaled_mma(built).configuration {
                 Design::Cutlass(configuration) => defaults::spills(configuration),
-                Design::Hopper(configuration) => {
-                    configuration.variants.iter().map(|tile| tile.spills()).max().unwrap_or_default()
-                }
+                Design::Hopper(configuration) => configuration
+                    .variants
+                    .iter()
+                    .map(|tile| tile.spills(configuration.format))
+                    .max()
+                    .unwrap_or_default(),
             };
             let few = |bytes: Option<u32>| bytes.is_some_and(|bytes| bytes <= most);
             assert!(few(resources.spill_stores) && few(resources.spill_loads), "{kernel}: {resources:?}");
