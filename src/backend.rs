@@ -9,7 +9,7 @@ use fourfold_codegen::{EMULATED_TARGETS, EMULATOR};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::{NO_DEVICE, Run, RunOptions, RunReason};
 use fourfold_ir::{Capabilities, DeviceCapability, Entity, Module, Op, Program, Tensor, Value, bind, verify};
-use fourfold_scheduler::{NormalizeOptions, Normalized, Partition, Segment, check, normalize, partition};
+use fourfold_scheduler::{NormalizeOptions, Normalized, Partition, Segment, check, normalize_for, partition};
 
 use crate::error::Error;
 
@@ -432,7 +432,8 @@ impl Backend {
     pub fn plan_with(&self, program: Program, options: &NormalizeOptions) -> Planned {
         let normalized = match self.claim {
             Claim::Everything => {
-                normalize(&program, &NormalizeOptions { contract: self.contract || options.contract })
+                let options = NormalizeOptions { contract: self.contract || options.contract };
+                normalize_for(&program, &options, &self.capabilities)
             }
             Claim::KernelsOnly | Claim::Device => Normalized::unchanged(program.clone()),
         };

@@ -95,8 +95,8 @@ fn narrower(left: Precision, right: Precision) -> Precision {
     }
 }
 
-/// Returns true if a `scaled_mma` has sampled operands and K is small enough for the rule to keep every sum
-/// exact.
+/// Returns true if a `scaled_mma` has sampled block-scaled operands and K is small enough for the rule to keep every
+/// sum exact. A 16-bit A may have been sampled for another program, in which nothing requires exact sums.
 pub(crate) fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) -> bool {
     let module = program.module();
     let is_sampled = |value: Value| match module.defining_op(value) {
@@ -109,9 +109,10 @@ pub(crate) fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) ->
     let (Some(matmul), Some(operands)) = (program.facts().matmul(op), module.scaled_mma_operands(op)) else {
         return false;
     };
+    let Some(sfa) = operands.sfa else { return false };
     let limit = rule.and_then(|rule| rule.exact_k(matmul.format.scale)).unwrap_or(0);
     matmul.k.as_fixed().is_some_and(|k| k <= limit)
-        && [operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
+        && [operands.a, sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
 }
 
 /// Returns true if device and CPU compute the same bits.

@@ -12,6 +12,7 @@ mod interval;
 mod product;
 mod reduced;
 mod segment;
+mod units;
 mod within;
 
 use std::collections::HashMap;

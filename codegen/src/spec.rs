@@ -1,5 +1,7 @@
 //! Kernel specifications: the complete input of source generation.
 
+use fourfold_ir::BlockFormat;
+
 use crate::block_quantize::BlockQuantizeSpec;
 use crate::columns::ColumnSpec;
 use crate::design::Design;
@@ -177,17 +179,15 @@ impl ScaledMmaSpec {
     }
 
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its
-    /// padded scales, C, the operands of the epilogue, the outputs.
+    /// padded scales except a 16-bit A, C, the operands of the epilogue, the outputs.
     pub fn interface(&self) -> Interface {
         let ScaledMmaSpec { configuration, epilogue, .. } = self;
         let [a, b] = configuration.operand_elements();
         let scale = configuration.scale_element();
-        let mut operands = vec![
-            Role::tensor("a", a, &["L", "M", "K"]),
-            Role::padded_scales("sfa", scale),
-            Role::tensor("b", b, &["L", "N", "K"]),
-            Role::padded_scales("sfb", scale),
-        ];
+        let mut operands = vec![Role::tensor("a", a, &["L", "M", "K"])];
+        let weight_only = configuration.block_format().is_some_and(BlockFormat::is_weight_only);
+        operands.extend((!weight_only).then(|| Role::padded_scales("sfa", scale)));
+        operands.extend([Role::tensor("b", b, &["L", "N", "K"]), Role::padded_scales("sfb", scale)]);
         operands.extend(epilogue.c.map(|c| Role::tensor("c", c, &["L", "M", "N"])));
         let read = epilogue.operands.iter().enumerate();
         operands.extend(read.map(|(position, it)| Role::beside_d(position, it.element, it.shape)));

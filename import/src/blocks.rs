@@ -78,7 +78,7 @@ pub(crate) fn program(
     types: Activations,
     options: &ImportOptions,
 ) -> Result<ImportedProgram, ImportError> {
-    let mut draft = Draft::new(&block.name);
+    let mut draft = Draft::new(&block.name, types);
     let m = draft.builder.symbol(&options.m);
     let hidden = block.attention[0].k;
     let ty = TensorType::new(vec![m.clone(), Dim::fixed(hidden)], types.input);

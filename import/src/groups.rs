@@ -198,7 +198,7 @@ pub(crate) fn program(
     types: Activations,
     options: &ImportOptions,
 ) -> Result<ImportedProgram, ImportError> {
-    let mut draft = Draft::new(group.name());
+    let mut draft = Draft::new(group.name(), types);
     let m = draft.builder.symbol(&options.m);
     let input = |draft: &mut Draft, k: u64| {
         draft.builder.input("x", TensorType::new(vec![m.clone(), Dim::fixed(k)], types.input))

@@ -1,11 +1,11 @@
 //! Builds the program of a linear.
 
 use fourfold_executor::TensorReference;
-use fourfold_ir::ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E8M0FNU, F16, F32};
+use fourfold_ir::ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E8M0FNU, F16, F32, I32};
 use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{
-    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, ReduceKind, ScaleLayout,
-    ScaledMmaOptions, TensorType, UnaryKind, Value, verify,
+    BinaryKind, BlockFormat, Builder, ConstantValue, Dim, ElementType, Module, OpKind, ReduceKind,
+    ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind, Value, verify,
 };
 
 use crate::error::ImportError;
@@ -33,7 +33,7 @@ pub(crate) fn linear(
     types: Activations,
     options: &ImportOptions,
 ) -> Result<ImportedProgram, ImportError> {
-    let mut draft = Draft::new(&linear.name);
+    let mut draft = Draft::new(&linear.name, types);
     let m = draft.builder.symbol(&options.m);
     let x = draft.builder.input("x", TensorType::new(vec![m, Dim::fixed(linear.k)], types.input));
     let y = draft.linear(linear, x, "", types.output, "y");
@@ -43,10 +43,14 @@ pub(crate) fn linear(
 /// A program in the making, with the tensors of its params.
 pub(crate) struct Draft {
     pub(crate) builder: Builder,
+    /// The type of x. If it has 16 bits, the inputs of weight-only linears are rounded to it, as the model does.
+    input: ElementType,
     tensors: Vec<TensorReference>,
     notes: Vec<String>,
     /// The operands that values were quantized to, which several linears may share.
     quantized: Vec<(Value, Activation, Operand, Option<Value>)>,
+    /// The values rounded to the type of x, which several linears may share.
+    rounded: Vec<(Value, Value)>,
 }
 
 /// A quantized or plain operand of a multiplication.
@@ -59,12 +63,14 @@ enum Operand {
 }
 
 impl Draft {
-    pub(crate) fn new(name: &str) -> Draft {
+    pub(crate) fn new(name: &str, types: Activations) -> Draft {
         Draft {
             builder: Builder::new(word(name)),
+            input: types.input,
             tensors: Vec::new(),
             notes: Vec::new(),
             quantized: Vec::new(),
+            rounded: Vec::new(),
         }
     }
 
@@ -119,7 +125,7 @@ impl Draft {
             }
         };
         let (a, a_factor) = self.shared_activation(linear, x, &named);
-        let (b, b_factor) = self.weight(linear, &a, &named);
+        let (b, b_factor, block) = self.weight(linear, &a, &named);
         let alpha = match (a_factor, b_factor) {
             (Some(left), Some(right)) => {
                 Some(self.builder.binary(&named("alpha"), BinaryKind::Mul, left, right))
@@ -132,16 +138,16 @@ impl Draft {
         let name_of = |is_last: bool, name: &str| if is_last { result.to_owned() } else { named(name) };
         let is_last = bias.is_none() && !converts;
         let mut last = match (a, b) {
-            (Operand::Scaled(codes, scales), Operand::Scaled(w, w_scales)) => {
+            (a, Operand::Scaled(w, w_scales)) => {
                 let options = ScaledMmaOptions { alpha, ..ScaledMmaOptions::default() };
-                let block = match &linear.weight.scales {
-                    Scales::Block { block, .. } => *block,
-                    Scales::Tensor(_) => 0,
+                let (a, a_scales) = match a {
+                    Operand::Scaled(codes, scales) => (codes, Some(scales)),
+                    Operand::Plain(values) => (values, None),
                 };
                 let name = name_of(is_last, "product");
-                self.builder.scaled_mma(&name, codes, scales, w, w_scales, block, F32, options)
+                self.builder.scaled_mma(&name, a, a_scales, w, w_scales, block, F32, options)
             }
-            (Operand::Plain(a) | Operand::Scaled(a, _), Operand::Plain(b) | Operand::Scaled(b, _)) => {
+            (Operand::Plain(a) | Operand::Scaled(a, _), Operand::Plain(b)) => {
                 let product = self.builder.mma(&name_of(is_last && alpha.is_none(), "product"), a, b, F32);
                 alpha.map_or(product, |alpha| {
                     self.builder.binary(&name_of(is_last, "scaled"), BinaryKind::Mul, product, alpha)
@@ -206,6 +212,9 @@ impl Draft {
     ) -> (Operand, Option<Value>) {
         match &linear.activation {
             Activation::Plain => {
+                if weight_only(self.input, linear).is_some() {
+                    return (Operand::Plain(self.rounded(&named("x.values"), x)), None);
+                }
                 let element = self.builder.ty(x).element;
                 let element = if holds(element, linear) { element } else { F32 };
                 (Operand::Plain(self.converted(&named("x.values"), x, element)), None)
@@ -237,6 +246,16 @@ impl Draft {
         }
     }
 
+    /// x in the type of the model's activations.
+    fn rounded(&mut self, name: &str, x: Value) -> Value {
+        if let Some((_, rounded)) = self.rounded.iter().find(|(value, _)| *value == x) {
+            return *rounded;
+        }
+        let rounded = self.converted(name, x, self.input);
+        self.rounded.push((x, rounded));
+        rounded
+    }
+
     /// Adds a block quantization and the swizzle of its scales.
     fn quantized(
         &mut self,
@@ -266,13 +285,14 @@ impl Draft {
         Operand::Scaled(results[0], blocked)
     }
 
-    /// Adds the weight in the form that the activation needs. Returns the operand, and its factor of alpha.
+    /// Adds the weight in the form that the activation needs. Returns the operand, its factor of alpha, and the elements
+    /// per scale.
     fn weight(
         &mut self,
         linear: &Linear,
         a: &Operand,
         named: &dyn Fn(&str) -> String,
-    ) -> (Operand, Option<Value>) {
+    ) -> (Operand, Option<Value>, u32) {
         let weight = &linear.weight;
         let shape = vec![Dim::fixed(linear.n), Dim::fixed(linear.k)];
         let codes = self.param(&named("w"), TensorType::new(shape.clone(), weight.element), &weight.codes);
@@ -280,7 +300,7 @@ impl Draft {
             Scales::Tensor(scale) => {
                 let element = self.element_of(a);
                 let values = self.converted(&named("w.values"), codes, element);
-                return (Operand::Plain(values), Some(self.scalar(&named("w.global"), scale)));
+                return (Operand::Plain(values), Some(self.scalar(&named("w.global"), scale)), 0);
             }
             Scales::Block { reference, element, block, layout, global } => {
                 let blocks = vec![shape[0].clone(), Dim::fixed(linear.k / u64::from(*block))];
@@ -289,20 +309,46 @@ impl Draft {
             }
         };
         let global = global.as_ref().map(|global| self.scalar(&named("w.global"), global));
-        if let Operand::Scaled(..) = a {
+        let as_it_is = match a {
+            Operand::Scaled(..) => Some(block),
+            Operand::Plain(a) => weight_only(self.builder.ty(*a).element, linear),
+        };
+        if let Some(wanted) = as_it_is {
+            let scales = if wanted == block {
+                scales
+            } else {
+                self.repeated(scales, block / wanted, &named("w.scales"))
+            };
             let blocked = match layout {
                 ScaleLayout::Blocked => scales,
                 ScaleLayout::Linear => {
                     self.builder.swizzle_scales(&named("w.blocked"), scales, ScaleLayout::Blocked)
                 }
             };
-            return (Operand::Scaled(codes, blocked), global);
+            return (Operand::Scaled(codes, blocked), global, wanted);
         }
         // The products of codes and scales are exact in this type; the global scale is a factor of the result.
         let ty = TensorType::new(shape, self.element_of(a));
         let kind = OpKind::BlockDequantize { block };
         let values = self.builder.op(kind, &[codes, scales], &[(&named("w.values"), ty)])[0];
-        (Operand::Plain(values), global)
+        (Operand::Plain(values), global, block)
+    }
+
+    /// Repeats each scale of a row, so that fewer elements share one.
+    fn repeated(&mut self, scales: Value, times: u32, name: &str) -> Value {
+        let ty = self.builder.ty(scales).clone();
+        let (Some(last), axis) = (ty.shape.last().and_then(Dim::as_fixed), ty.rank() as u32 - 1) else {
+            return scales;
+        };
+        let count = last * u64::from(times);
+        let positions = (0..count).map(|at| (at / u64::from(times)) as f64).collect();
+        let indices = TensorType::new(vec![Dim::fixed(count)], I32);
+        let kind = OpKind::Constant(ConstantValue::Dense(positions));
+        let indices = self.builder.op(kind, &[], &[(&format!("{name}.indices"), indices)])[0];
+        let mut shape = ty.shape.clone();
+        shape[axis as usize] = Dim::fixed(count);
+        let ty = TensorType { shape, ..ty };
+        self.builder.op(OpKind::Gather { axis }, &[scales, indices], &[(name, ty)])[0]
     }
 
     fn element_of(&self, operand: &Operand) -> ElementType {
@@ -352,6 +398,18 @@ impl Draft {
 /// The quantization to NVFP4 by a formula.
 fn nvfp4(formula: Nvfp4Formula) -> OpKind {
     OpKind::BlockQuantize { block: 16, scale_rounding: None, formula }
+}
+
+/// The elements per scale of the weight as B of a weight-only product with this type of A; `None` if there is none. FP4
+/// with an e4m3 scale per 32 elements is NVFP4 with every scale twice.
+fn weight_only(a: ElementType, linear: &Linear) -> Option<u32> {
+    let Scales::Block { element: scale, block, layout, .. } = linear.weight.scales else { return None };
+    let format = |block| BlockFormat { a, b: linear.weight.element, scale, block };
+    let is_standard = |block: u32| a.is_half() && format(block).is_standard();
+    if is_standard(block) {
+        return Some(block);
+    }
+    (layout == ScaleLayout::Linear && block == 32 && is_standard(16)).then_some(16)
 }
 
 /// Returns true if an activation type represents every product of a code and its scale.

@@ -297,6 +297,72 @@ fn every_linear_of_every_checkpoint_has_the_expected_result() {
     assert!(distinct.moved * one_in <= distinct.count, "{distinct:?} is more than 1 in {one_in}");
 }
 
+/// The number of weight-only products, and of others that dequantize a weight first.
+fn weight_only(program: &Program) -> [usize; 2] {
+    let module = program.module();
+    let count = |is: fn(&OpKind) -> bool| module.ops.values().filter(|operation| is(&operation.kind)).count();
+    [
+        program.facts().matmuls().filter(|(_, matmul)| matmul.format.is_weight_only()).count(),
+        count(|kind| matches!(kind, OpKind::BlockDequantize { .. })),
+    ]
+}
+
+/// With activations of 16 bits, every product of a block-scaled weight is a `scaled_mma`.
+#[test]
+fn weight_only_products_have_the_expected_results() {
+    let options = ImportOptions { input_type: Some(ElementType::BF16), ..exact() };
+    let mut cases = folders(&fixtures());
+    cases.extend(std::env::var_os("FOURFOLD_TEST_MODELS").iter().flat_map(|more| folders(Path::new(more))));
+    let mut formats: BTreeMap<String, usize> = BTreeMap::new();
+    for folder in cases {
+        let imported = import(&folder, &options).expect("the checkpoint is valid");
+        let output = tempfile::tempdir().expect("a folder");
+        let written = write(&imported, output.path()).expect("the programs can be written");
+        let expected = SafetensorsFile::open(&folder.join("expected.safetensors")).expect("it is there");
+        let expected = Expected(expected);
+        let (mut products, mut compared, mut worst) = (0, 0, 0f64);
+        for (imported, program) in imported.programs.iter().zip(&written) {
+            let name = expected_name(&folder, &program.name);
+            let rows = expected.0.find(&format!("{name}.x")).map_or(3, |tensor| tensor.shape[0]);
+            let (program, mut inputs) = read_program(&program.file, rows).expect("it was just written");
+            let [count, dequantized] = weight_only(&program);
+            assert_eq!(dequantized, 0, "{}: {name}", folder.display());
+            products += count;
+            for (_, matmul) in program.facts().matmuls() {
+                *formats.entry(matmul.format.to_string()).or_default() += 1;
+            }
+            if count == 0 || imported.kind != ProgramKind::Linear {
+                continue;
+            }
+            let x = expected.need(&format!("{name}.x")).expect("there is an input");
+            let k = x.len() / rows;
+            let tensor = Tensor::from_f64(ElementType::BF16, vec![rows, k], None, &x).expect("a matrix");
+            if inputs.contains_key("x.global") || tensor.to_f64() != x {
+                // FP8 codes are compared above, and other inputs have more digits.
+                continue;
+            }
+            inputs.insert("x".to_owned(), tensor);
+            let bound = bind::bind(&program, &inputs).expect("it fits");
+            let y = expected.need(&format!("{name}.y")).expect("there is a result");
+            let of = program.module().outputs[0];
+            let interpreted = interpret(&program, &bound).expect("it is small")[of.index()].to_f64();
+            let ran = on_fallback(&program, &bound).expect("it runs").to_f64();
+            for found in [interpreted, ran] {
+                let error = error_of_rows(&found, &y, y.len() / rows, &vec![true; rows]);
+                assert!(error < 1e-5, "{}: {name} differs by {error:e}", folder.display());
+                worst = worst.max(error);
+            }
+            compared += 1;
+        }
+        println!("{}: {products} weight-only, {compared} compared, worst {worst:e}", folder.display());
+    }
+    println!("{formats:?}");
+    assert!(
+        formats.get("bf16 x nvfp4") >= Some(&60) && formats.get("bf16 x mxfp4") >= Some(&20),
+        "{formats:?}"
+    );
+}
+
 #[test]
 fn torchao_quantizes_activations_by_its_own_formula() {
     let own = Nvfp4Formula {

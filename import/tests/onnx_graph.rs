@@ -162,3 +162,45 @@ fn a_last_block_may_be_shorter() -> Result<()> {
     assert_eq!(values[graph.program().module().outputs[0].index()].to_f64(), expected);
     Ok(())
 }
+
+/// A f16 A beside a dequantized weight: the product is weight-only, and the per-tensor scale its alpha.
+#[test]
+fn a_graph_with_a_dequantized_weight_of_16_bits_is_one_weight_only_product() -> Result<()> {
+    let mut numbers = Numbers(13);
+    let codes: Vec<u8> = (0..N * K / 2).map(|_| numbers.below(256) as u8).collect();
+    let scales: Vec<u8> = (0..N * K / 16).map(|_| 0x20 + 8 * numbers.below(7) as u8).collect();
+    let half = Tensor::from_f64(ElementType::F16, vec![1], None, &[0.5])?;
+    let constants = vec![
+        tensor("gb", DataType::FLOAT16, &[], half.bytes()),
+        tensor("b", DataType::FLOAT4E2M1, &[N as i64, K as i64], &codes),
+        tensor("sb", DataType::FLOAT8E4M3FN, &[N as i64, K as i64 / 16], &scales),
+    ];
+    let blocks = [("axis", 1), ("block_size", 16)];
+    let nodes = vec![
+        named("b scales", node("DequantizeLinear", &["sb", "gb"], &["sbf"])),
+        named("b", from_domain("", "DequantizeLinear", &["b", "sbf"], &["bf"], &blocks)),
+        named("product", from_domain("", "Gemm", &["x", "bf"], &["y"], &[("transB", 1)])),
+    ];
+    let x = value("x", DataType::FLOAT16, &[Err("M"), Ok(K as i64)]);
+    let y = value("y", DataType::FLOAT16, &[Err("M"), Ok(N as i64)]);
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("graph.onnx");
+    std::fs::write(&file, model_of(nodes, constants, x, y).write_buf()?)?;
+    let graph = OnnxGraph::read(&file, "region")?;
+    let program = graph.program();
+    let formats: Vec<String> =
+        program.facts().matmuls().map(|(_, matmul)| matmul.format.to_string()).collect();
+    assert_eq!(formats, ["f16 x nvfp4"]);
+    let mut tensors = graph.params()?;
+    let numbers: Vec<f64> = (0..M * K).map(|_| f64::from(numbers.below(33) as i32 - 16) / 8.0).collect();
+    tensors.insert("x".to_owned(), Tensor::from_f64(ElementType::F16, vec![M, K], None, &numbers)?);
+    let scale = tensors["sb"].to_f64();
+    let b = tensors["b"].to_f64();
+    let b: Vec<f64> = b.iter().enumerate().map(|(at, code)| code * scale[at / 16] * 0.5).collect();
+    let sums = (0..M * N).map(|at| (0..K).map(|k| numbers[at / N * K + k] * b[at % N * K + k]).sum());
+    let expected = Tensor::from_f64(ElementType::F16, vec![M, N], None, &sums.collect::<Vec<f64>>())?;
+    let values = interpret(program, &bind::bind(program, &tensors)?)?;
+    assert_eq!(values[program.module().outputs[0].index()].to_f64(), expected.to_f64());
+    assert!(expected.to_f64().iter().any(|value| *value != 0.0));
+    Ok(())
+}

@@ -73,13 +73,13 @@ impl Builder {
     }
 
     /// Adds a block-scaled multiplication of K-major operands: `a` `[.., M, K]`, `b` `[.., N, K]`, result
-    /// `[.., M, N]` of type `element`. `block` elements along K share a scale.
+    /// `[.., M, N]` of type `element`. `block` elements along K share a scale. A 16-bit `a` has no `sfa`.
     #[expect(clippy::too_many_arguments, reason = "the four operands are the op")]
     pub fn scaled_mma(
         &mut self,
         name: &str,
         a: Value,
-        sfa: Value,
+        sfa: impl Into<Option<Value>>,
         b: Value,
         sfb: Value,
         block: u32,
@@ -87,10 +87,14 @@ impl Builder {
         options: ScaledMmaOptions,
     ) -> Value {
         let ty = self.matmul_type(a, b, element);
-        let mut operands = vec![a, sfa, b, sfb];
+        let sfa = sfa.into();
+        let mut operands = vec![a];
+        operands.extend(sfa);
+        operands.extend([b, sfb]);
         operands.extend([options.alpha, options.c, options.beta].into_iter().flatten());
         let attributes = ScaledMma {
             block,
+            weight_only: sfa.is_none(),
             alpha: options.alpha.is_some(),
             c: options.c.is_some(),
             beta: options.beta.is_some(),

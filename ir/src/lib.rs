@@ -91,9 +91,12 @@
 //! `add`, `sub`, `mul`, `max`, `min`, `compare` and `select` also take two `i32`. Sums, differences and products of
 //! integers wrap around: the result is the exact one modulo 2^32. Integers and floats do not mix without `convert`.
 //!
-//! `scaled_mma` is D = alpha · Σ_k (a·sfa)(b·sfb) + beta · C:
-//! - acc is the exact sum rounded to f32. For FP4 codes with `f8E4M3FN` scales, every product is a multiple of 2^-20
-//!   and the sum is an integer in that unit. For every other format, the sum is taken in f64 with k ascending.
+//! `scaled_mma` is D = alpha · Σ_k (a·sfa)(b·sfb) + beta · C. Its operands are a, sfa, b, sfb, or a, b, sfb if A is
+//! `f16` or `bf16`. Such an A has no scales: a·sfa is a. It is called weight-only.
+//! - acc is the exact sum rounded to f32. For FP4 codes with `f8E4M3FN` scales on both sides, every product is a
+//!   multiple of 2^-20 and the sum is an integer in that unit. For every other format, the sum is taken in f64 with k
+//!   ascending. f64 holds each product exactly: 11 significant bits of an `f16` times 6 of FP4 with an `f8E4M3FN` scale
+//!   are the most. Infinities and NaN follow IEEE 754: infinity times zero is NaN, and so is a block with a NaN scale.
 //! - t = rn(alpha · acc), or acc without alpha.
 //! - With C, fma(beta, C, t) in f32; beta defaults to 1.
 //! - The result is rounded to the result type. These intermediate roundings are part of the definition.

@@ -70,8 +70,8 @@ pub struct Operation {
 pub struct ScaledMmaOperands {
     /// A, `[.., M, K]`.
     pub a: Value,
-    /// Scales of A, `[.., M, K/V]`.
-    pub sfa: Value,
+    /// Scales of A, `[.., M, K/V]`; absent beside a 16-bit A.
+    pub sfa: Option<Value>,
     /// B, `[.., N, K]`.
     pub b: Value,
     /// Scales of B, `[.., N, K/V]`.
@@ -143,13 +143,13 @@ impl Module {
         if operation.operands.len() != mma.operand_count() {
             return None;
         }
-        let mut rest = operation.operands[4..].iter().copied();
-        let mut take = |present: bool| if present { rest.next() } else { None };
+        let mut operands = operation.operands.iter().copied();
+        let mut take = |present: bool| if present { operands.next() } else { None };
         Some(ScaledMmaOperands {
-            a: operation.operands[0],
-            sfa: operation.operands[1],
-            b: operation.operands[2],
-            sfb: operation.operands[3],
+            a: take(true)?,
+            sfa: take(!mma.weight_only),
+            b: take(true)?,
+            sfb: take(true)?,
             alpha: take(mma.alpha),
             c: take(mma.c),
             beta: take(mma.beta),

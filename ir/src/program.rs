@@ -114,20 +114,20 @@ pub struct Matmul {
     pub b_batched: bool,
     /// The format of operands and scales.
     pub format: BlockFormat,
-    /// The layout of A's scales.
-    pub sfa_layout: ScaleLayout,
+    /// The layout of A's scales; `None` for a 16-bit A, which has none.
+    pub sfa_layout: Option<ScaleLayout>,
     /// The layout of B's scales.
     pub sfb_layout: ScaleLayout,
 }
 
-/// The element types of a block-scaled multiplication.
+/// The element types of a block-scaled multiplication. If A is `f16` or `bf16`, it has no scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockFormat {
     /// Element type of A.
     pub a: ElementType,
     /// Element type of B.
     pub b: ElementType,
-    /// Element type of both scales.
+    /// Element type of the scales.
     pub scale: ElementType,
     /// Elements of K per scale.
     pub block: u32,
@@ -150,10 +150,36 @@ impl BlockFormat {
         block: 32,
     };
 
-    /// Returns true for the formats that hardware multiplies: NVFP4, and the MX formats (`f8E8M0FNU` scales per 32
-    /// elements, FP4 or FP8 operands in any combination).
+    /// The format of a weight-only multiplication: an unscaled A of this type beside the B of `self`.
+    pub const fn weight_only(self, a: ElementType) -> BlockFormat {
+        BlockFormat { a, ..self }
+    }
+
+    /// Returns true if A has no scales.
+    pub fn is_weight_only(self) -> bool {
+        self.a.is_half()
+    }
+
+    /// Returns true for the standard formats: NVFP4, and the MX formats (`f8E8M0FNU` scales per 32 elements, FP4 or
+    /// FP8 operands in any combination), each also with a 16-bit A.
     pub fn is_standard(self) -> bool {
-        self == BlockFormat::NVFP4 || (self.scale == ElementType::F8E8M0FNU && self.block == 32)
+        let a = if self.is_weight_only() { self.b } else { self.a };
+        let nvfp4 = BlockFormat { a, ..self } == BlockFormat::NVFP4;
+        let mx = self.scale == ElementType::F8E8M0FNU && self.block == 32;
+        nvfp4 || (mx && a.is_block_data() && self.b.is_block_data())
+    }
+
+    /// The name of an operand's format: `nvfp4`, `mxfp4`, `mxfp8` (e4m3), `mxfp8_e5m2`, or the name of a 16-bit type.
+    /// `None` if it has none.
+    fn operand_name(self, element: ElementType) -> Option<&'static str> {
+        match (element, self.scale, self.block) {
+            (ElementType::F16 | ElementType::BF16, ..) => Some(element.name()),
+            (ElementType::F4E2M1FN, ElementType::F8E4M3FN, 16) => Some("nvfp4"),
+            (ElementType::F4E2M1FN, ElementType::F8E8M0FNU, 32) => Some("mxfp4"),
+            (ElementType::F8E4M3FN, ElementType::F8E8M0FNU, 32) => Some("mxfp8"),
+            (ElementType::F8E5M2, ElementType::F8E8M0FNU, 32) => Some("mxfp8_e5m2"),
+            _ => None,
+        }
     }
 
     /// The name of an operand's format: `nvfp4`, `mxfp4`, `mxfp8` (e4m3), or `mxfp8_e5m2`. `None` if it has none.

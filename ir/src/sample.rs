@@ -9,17 +9,20 @@
 //! - A data code is i times the element type's unit, at least 2^-2, with |i| <= 12: FP4 in halves up to 6,
 //!   `f8E4M3FN` in quarters up to 3, `f8E5M2` in halves up to 4 (|i| <= 8).
 //! - A scale is 2^e(row) · j/8 with j = 8 to 15, or 2^e(row) · j with j = 1 or 2 for `f8E8M0FNU`.
+//! - An input that is the 16-bit A of a weight-only `scaled_mma` is 2^e(row) · i/16 with |i| <= 180.
 //! - In one sum, over one row of A and one of B, every product is therefore an integer multiple of one unit. Its
 //!   magnitude is at most 12² · 15² = 32 400 units.
 //! - Every partial sum, in any order, is an integer of at most 512 · 32 400 = 16 588 800 < 2^24 units. An f32 holds
 //!   it exactly, so no addition rounds. The smallest unit is far above f32's subnormals.
 //!
 //! Under [`Rule::Contest`] the same holds with other scales. With 0 to 3 (`f8E4M3FN`) a product has at most 12² · 3²
-//! units, so K <= 12 945 is exact. With 1/2 to 4 (`f8E8M0FNU`) it has at most 12² · 8², so K <= 1 820 is.
+//! units, so K <= 12 945 is exact. With 1/2 to 4 (`f8E8M0FNU`) it has at most 12² · 8², so K <= 1 820 is. A 16-bit A is
+//! i/16 with |i| <= 36 = 12 · 3.
 
 use std::collections::HashMap;
 
 use crate::bind::concrete_dims;
+use crate::entities::Value;
 use crate::memory::check_memory;
 use crate::numeric;
 use crate::program::Program;
@@ -33,9 +36,10 @@ pub enum Rule {
     /// - all 16 FP4 codes; `f8E4M3FN` in steps of 1/4 up to 3; `f8E5M2` in steps of 1/2 up to 4;
     /// - `f8E4M3FN` scales 2^e(row) · (8 + m(row, block))/8 with e in -4..=4 and m in 0..=7;
     /// - `f8E8M0FNU` scales 2^(e(row) + m(row, block)) with m in 0..=1. A row is every index but the last.
+    /// - a 16-bit A without scales: 2^e(row) · i/16 with |i| <= 180.
     Exact,
     /// The data of `Exact` (FP4 is uniform bytes) with scales 0, 1, 2, 3 (`f8E4M3FN`) or 1/2, 1, 2, 4
-    /// (`f8E8M0FNU`): exact for a larger K.
+    /// (`f8E8M0FNU`): exact for a larger K. A 16-bit A without scales is i/16 with |i| <= 36.
     Contest,
     /// All finite values of each format:
     /// - FP4 and FP8 data: uniform over the finite codes;
@@ -167,11 +171,51 @@ pub fn some_inputs(
             name: name.to_owned(),
             ty: module.display_type(ty).to_string(),
         })?;
-        let tensor = tensor(ty.element, dims, ty.layout, recipe.rule, recipe.seed ^ fnv1a(name))
-            .map_err(|source| SampleError::Tensor { name: name.to_owned(), source })?;
+        let seed = recipe.seed ^ fnv1a(name);
+        let tensor = if recipe.rule != Rule::Normal && is_unscaled_operand(program, input) {
+            unscaled_operand(ty.element, dims, recipe.rule, seed)
+        } else {
+            tensor(ty.element, dims, ty.layout, recipe.rule, seed)
+        };
+        let tensor = tensor.map_err(|source| SampleError::Tensor { name: name.to_owned(), source })?;
         tensors.insert(name.to_owned(), tensor);
     }
     Ok(tensors)
+}
+
+/// Returns true for the A of a weight-only `scaled_mma`.
+fn is_unscaled_operand(program: &Program, input: Value) -> bool {
+    program.facts().users(input).iter().any(|op| {
+        let operands = program.module().scaled_mma_operands(*op);
+        operands.is_some_and(|operands| operands.sfa.is_none() && operands.a == input)
+    })
+}
+
+/// Draws a 16-bit A whose products with block-scaled data of the rule are exact in f32 in any order.
+fn unscaled_operand(
+    element: ElementType,
+    dims: Vec<usize>,
+    rule: Rule,
+    seed: u64,
+) -> Result<Tensor, TensorError> {
+    check_size(element, &dims, None)?;
+    let columns = dims.last().copied().unwrap_or(1);
+    let mut random = SplitMix64(seed);
+    let mut row_exponent = 0;
+    let mut draw = |index: usize| {
+        if rule == Rule::Exact && index.is_multiple_of(columns) {
+            row_exponent = random.between(-4, 4);
+        }
+        let most = if rule == Rule::Exact { 180 } else { 36 };
+        f64::from(random.between(-most, most)) / 16.0 * 2f64.powi(row_exponent)
+    };
+    let encode = match element {
+        ElementType::F16 => numeric::f64_to_f16_bits,
+        _ => numeric::f64_to_bf16_bits,
+    };
+    let count: usize = dims.iter().product();
+    let codes = (0..count).flat_map(|index| encode(draw(index)).to_le_bytes()).collect();
+    Tensor::from_codes(element, dims, None, codes)
 }
 
 /// Draws a tensor by a rule. The padding of blocked scales is finite and never zero, since consumers must tolerate
@@ -186,13 +230,7 @@ pub fn tensor(
     rule: Rule,
     seed: u64,
 ) -> Result<Tensor, TensorError> {
-    const MAX_BYTES: usize = 1 << 32;
-    if Tensor::byte_len(element, &dims, layout)? > MAX_BYTES {
-        return Err(TensorError::TooLarge { element, dims, reason: "sample data is limited to 4 GiB" });
-    }
-    let count: usize = dims.iter().product();
-    check_memory(count.saturating_mul(element.storage_bits().div_ceil(8)))
-        .map_err(|error| TensorError::memory(element, &dims, error))?;
+    check_size(element, &dims, layout)?;
     let mut random = SplitMix64(seed);
     let is_scale = layout.is_some() || element == ElementType::F8E8M0FNU;
     let codes = if is_scale {
@@ -205,6 +243,17 @@ pub fn tensor(
         fill_padding(&mut tensor, &mut random);
     }
     Ok(tensor)
+}
+
+fn check_size(element: ElementType, dims: &[usize], layout: Option<ScaleLayout>) -> Result<(), TensorError> {
+    const MAX_BYTES: usize = 1 << 32;
+    if Tensor::byte_len(element, dims, layout)? > MAX_BYTES {
+        let dims = dims.to_vec();
+        return Err(TensorError::TooLarge { element, dims, reason: "sample data is limited to 4 GiB" });
+    }
+    let count: usize = dims.iter().product();
+    check_memory(count.saturating_mul(element.storage_bits().div_ceil(8)))
+        .map_err(|error| TensorError::memory(element, dims, error))
 }
 
 fn scale_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut SplitMix64) -> Vec<u8> {

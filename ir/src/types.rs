@@ -76,6 +76,11 @@ impl ElementType {
         matches!(self, ElementType::F16 | ElementType::BF16 | ElementType::F32)
     }
 
+    /// Returns true for `f16` and `bf16`.
+    pub fn is_half(self) -> bool {
+        matches!(self, ElementType::F16 | ElementType::BF16)
+    }
+
     /// Returns true for the types of scales: `f8E4M3FN` (read unsigned) and `f8E8M0FNU`.
     pub fn is_scale(self) -> bool {
         matches!(self, ElementType::F8E4M3FN | ElementType::F8E8M0FNU)

@@ -162,7 +162,7 @@ fn alignments(root: &Root<'_>, read: &[EpilogueOperand], outputs: &[KernelOutput
     let Root { capability, operands, .. } = root;
     let wide = capability.pointer_alignment;
     let vectors = read.iter().filter(|read| read.shape != OperandShape::Scalar).map(|read| read.value);
-    let read = [Some(operands.a), Some(operands.sfa), Some(operands.b), Some(operands.sfb), operands.c]
+    let read = [Some(operands.a), operands.sfa, Some(operands.b), Some(operands.sfb), operands.c]
         .into_iter()
         .flatten()
         .chain(vectors)

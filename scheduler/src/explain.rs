@@ -171,6 +171,13 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
             let what = scale_message("D", root.capability.max_scale_bytes);
             Obstacle::new(Rank::Alignment, ReasonCode::ExtentRange, what)
         }
+        Illegal::ScaleRows => {
+            let (batch, m) = (module.display_dim(&plan.batch), module.display_dim(&plan.m));
+            kind(format!(
+                "the scales of {batch} matrices of {m} rows are padded separately, and the kernel computes one matrix; \
+                 expected M a multiple of 128"
+            ))
+        }
         Illegal::ResultShape => {
             let (found, expected) = (shown(operation.results[0]), shown(root.result));
             operand(format!("the result is {found}; expected the shape of the kernel's result, {expected}"))

@@ -63,8 +63,8 @@ pub(crate) fn tile_count([matrices, rows, columns]: [Option<u64>; 3], tile: [u64
     of_matrix.checked_mul(matrices?)
 }
 
-/// An upper bound on the tiles of D in any call. The limit on scale bytes bounds symbolic extents. `None`
-/// beyond 64 bits.
+/// An upper bound on the tiles of D in any call. The limit on scale bytes bounds symbolic extents, and the limits on
+/// extents the rows of an A without scales. `None` beyond 64 bits.
 pub(crate) fn max_tile_count(matmul: &Matmul, capability: &FormatCapability) -> Option<u64> {
     let [matrices, rows, columns] = launched_extents(matmul)?;
     let [tile_rows, tile_columns] = capability.grid.tile.map(|extent| extent.max(1));
@@ -76,9 +76,14 @@ pub(crate) fn max_tile_count(matmul: &Matmul, capability: &FormatCapability) -> 
         Some(extent) => Some(extent.div_ceil(tile)),
         None => blocks.checked_mul(SCALE_ROWS.div_ceil(tile)),
     };
-    let all_rows = match matrices.as_fixed() {
-        Some(matrices) => matrices.checked_mul(of_extent(rows.as_fixed(), tile_rows)?)?,
-        None => of_extent(None, tile_rows)?,
+    let all_rows = if matmul.sfa_layout.is_some() {
+        match matrices.as_fixed() {
+            Some(matrices) => matrices.checked_mul(of_extent(rows.as_fixed(), tile_rows)?)?,
+            None => of_extent(None, tile_rows)?,
+        }
+    } else {
+        let matrices = matrices.as_fixed().unwrap_or(capability.grid.max_matrices);
+        matrices.checked_mul(rows.as_fixed().unwrap_or(capability.max_extent).div_ceil(tile_rows))?
     };
     all_rows.checked_mul(of_extent(columns.as_fixed(), tile_columns)?)
 }
@@ -88,7 +93,9 @@ pub(crate) fn max_tile_count(matmul: &Matmul, capability: &FormatCapability) -> 
 pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
     let Matmul { batch, m, n, k, .. } = matmul;
     let one = Dim::fixed(1);
-    let a = if flattens(matmul) {
+    let a = if matmul.sfa_layout.is_none() {
+        None
+    } else if flattens(matmul) {
         // [`crate::root`] refuses an L*M beyond 64 bits.
         batch.times(m).map(|rows| [one.clone(), rows, k.clone()])
     } else {

@@ -6,7 +6,9 @@ use fourfold_ir::{
     QuantizedCapability, ReduceKind, ScaleLayout, Value,
 };
 
-use crate::geometry::{Divides, launched_extents, operand_shape, reduced_shape, scale_bytes};
+use crate::geometry::{
+    Divides, SCALE_ROWS, flattens, launched_extents, operand_shape, reduced_shape, scale_bytes,
+};
 use crate::properties::{is_fp8, is_inlinable, needs_rows};
 use crate::root::Root;
 
@@ -31,6 +33,8 @@ pub(crate) enum Illegal {
     FormatN(QuantizedCapability),
     /// The scales exceed the byte limit.
     ScaleBytes,
+    /// The kernel flattens matrices whose scales are padded separately.
+    ScaleRows,
     /// The result's shape is not D's.
     ResultShape,
     /// An operand has a shape or an element type that no epilogue reads there.
@@ -98,7 +102,9 @@ pub(crate) fn readable_matrices(root: &Root<'_>) -> Vec<ElementType> {
 /// The quantized formats that the kernel can write for at least some values of its extents.
 pub(crate) fn quantized(root: &Root<'_>) -> Vec<QuantizedCapability> {
     let fits = |rule: &&QuantizedCapability| {
-        Divides::of(&root.matmul.n, rule.n_multiple) != Divides::Never && scales_fit(root, rule.block)
+        Divides::of(&root.matmul.n, rule.n_multiple) != Divides::Never
+            && scales_fit(root, rule.block)
+            && keeps_scale_rows(root)
     };
     root.capability.epilogue.quantized.iter().filter(fits).copied().collect()
 }
@@ -116,6 +122,11 @@ fn scales_fit(root: &Root<'_>, block: u32) -> bool {
     let extents = extents.each_ref().map(Dim::as_fixed);
     let known = extents.iter().all(Option::is_some);
     !known || scale_bytes(extents, block).is_some_and(|bytes| bytes <= root.capability.max_scale_bytes)
+}
+
+/// Returns whether blocked scales of the launched D are those of D: a flattened batch needs M without padding.
+fn keeps_scale_rows(root: &Root<'_>) -> bool {
+    !flattens(root.matmul) || root.matmul.m.is_multiple_of(SCALE_ROWS)
 }
 
 type Reads = Result<Vec<(Value, OperandShape)>, Illegal>;
@@ -146,6 +157,9 @@ fn check_quantize(
     }
     if !scales_fit(root, block) {
         return Err(Illegal::ScaleBytes);
+    }
+    if !keeps_scale_rows(root) {
+        return Err(Illegal::ScaleRows);
     }
     if !inside(value) || !module.ty(value).element.is_arithmetic() {
         return Err(Illegal::Operand(value));

@@ -63,7 +63,8 @@ mod trim;
 pub use check::{CheckError, check};
 pub use constraints::violated;
 pub use normalize::{
-    Fate, NormalizeOptions, NormalizeRule, Normalized, Origin, Step, normalize, normalize_rules,
+    Fate, NormalizeOptions, NormalizeRule, Normalized, Origin, Step, normalize, normalize_for,
+    normalize_rules,
 };
 pub use partition::partition;
 pub use plan::{

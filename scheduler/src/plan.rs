@@ -179,7 +179,8 @@ pub struct Roles {
 ///
 /// If `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies one matrix of L·M
 /// rows by the shared B. A, its scales, C and D are contiguous in memory, so this is the same product. The
-/// plan still states L and M separately. M is then a multiple of 128, and the limit on extents applies to L·M.
+/// plan still states L and M separately. M is then a multiple of 128 if A or an output has scales, and the limit on
+/// extents applies to L·M.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaledMmaPlan {
     /// The `scaled_mma`.
@@ -198,8 +199,8 @@ pub struct ScaledMmaPlan {
     pub b_batched: bool,
     /// A, `[.., M, K]`.
     pub a: Value,
-    /// The blocked scales of A.
-    pub sfa: Value,
+    /// The blocked scales of A; absent beside a 16-bit A.
+    pub sfa: Option<Value>,
     /// B, `[.., N, K]`.
     pub b: Value,
     /// The blocked scales of B.

@@ -34,7 +34,7 @@ pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
     let operands = &root.operands;
     let scaled_mma = [
         Some(operands.a),
-        Some(operands.sfa),
+        operands.sfa,
         Some(operands.b),
         Some(operands.sfb),
         operands.alpha,

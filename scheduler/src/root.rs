@@ -48,7 +48,7 @@ pub(crate) fn accept<'a>(
     let format = matmul.format;
     if !format.is_standard() {
         let what = format!(
-            "the scales are {} per {}; expected f8E4M3FN per 16 for FP4 A and B, or f8E8M0FNU per 32",
+            "the scales are {} per {}; expected f8E4M3FN per 16 for FP4, or f8E8M0FNU per 32",
             format.scale, format.block
         );
         return reject(ReasonCode::ScaleDtype, what);
@@ -59,9 +59,8 @@ pub(crate) fn accept<'a>(
         let what = format!("the operands are {format}; expected a format of {target}, which has {known}");
         return reject(ReasonCode::TargetLacksFormat, what);
     };
-    for (role, scales, layout) in
-        [("A", operands.sfa, matmul.sfa_layout), ("B", operands.sfb, matmul.sfb_layout)]
-    {
+    let of_a = operands.sfa.zip(matmul.sfa_layout).map(|(scales, layout)| ("A", scales, layout));
+    for (role, scales, layout) in of_a.into_iter().chain([("B", operands.sfb, matmul.sfb_layout)]) {
         if layout != ScaleLayout::Blocked {
             let name = module.name_of(scales);
             let what = format!("%{name}, the scales of {role}, are {layout}; expected blocked");
@@ -130,7 +129,7 @@ fn batch(module: &Module, root: &Root<'_>) -> Refusal {
     if !flattens(root.matmul) {
         return None;
     }
-    if !m.is_multiple_of(SCALE_ROWS) {
+    if root.matmul.sfa_layout.is_some() && !m.is_multiple_of(SCALE_ROWS) {
         let what = format!(
             "one B is shared by {} matrices of M = {} rows, whose scales are padded separately; expected a B for each \
              matrix, or M a multiple of {SCALE_ROWS}, which needs no padding",

@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::executor;
 use fourfold::ir::{
-    ElementType, Entity, Matmul, Op, OpKind, Program, Tensor, Value, bind, interpret, interpret_op, sample,
-    text, verify,
+    ElementType, Entity, Matmul, Op, OpKind, Program, ScaledMma, Tensor, Value, bind, interpret,
+    interpret_op, sample, text, verify,
 };
 use fourfold::kernels::planned_kernels;
-use fourfold::scheduler::{EpilogueRef, NormalizeOptions, OutputKind, ScaledMmaPlan, normalize};
+use fourfold::scheduler::{EpilogueRef, NormalizeOptions, OutputKind, ScaledMmaPlan, normalize_for};
 
 use crate::generate::{Case, case};
 
@@ -85,8 +85,6 @@ pub fn check_run(seed: u64, steps: usize) {
     let case = case(seed, steps);
     // A normalized program is planned unchanged, so its values are those of the run.
     let original = program(&case);
-    let normalized = normalize(&original, &NormalizeOptions::default());
-    let program = normalized.program().clone();
     // Prefers targets that have kernels.
     let blackwell = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
     let target = match seed % 16 {
@@ -95,6 +93,8 @@ pub fn check_run(seed: u64, steps: usize) {
         other => blackwell[other as usize % blackwell.len()],
     };
     let backend = crate::backend(target).expect("a known target");
+    let normalized = normalize_for(&original, &NormalizeOptions::default(), backend.capabilities());
+    let program = normalized.program().clone();
     let planned = backend.plan(program.clone());
     assert!(!planned.normalized().is_changed(), "a normalized program changed");
     backend.check(&planned).expect("the checker accepts the partition");
@@ -109,8 +109,8 @@ pub fn check_run(seed: u64, steps: usize) {
     let module = program.module();
     let in_kernel = |op: Op| planned.partition().decisions[op.index()].rejection.is_none();
     let reads = |plan: &ScaledMmaPlan| {
-        let [a, sfa] = [plan.a, plan.sfa];
-        let read = plan.operands.iter().map(|operand| operand.value).chain([a, sfa]).chain(plan.c);
+        let read = plan.operands.iter().map(|operand| operand.value);
+        let read = read.chain([plan.a]).chain(plan.sfa).chain(plan.c);
         read.filter_map(|value| module.defining_op(value)).any(in_kernel)
     };
     count(|counts| {
@@ -202,7 +202,7 @@ fn shares_a_value(plan: &ScaledMmaPlan) -> bool {
 }
 
 /// Returns true if the sums of an op depend on the order of accumulation. That holds for every multiplication
-/// except a `scaled_mma` of sampled operands with a K that the rule keeps exact.
+/// except a `scaled_mma` of sampled block-scaled operands with a K that the rule keeps exact.
 fn is_inexact(program: &Program, rule: sample::Rule, op: Op) -> bool {
     let module = program.module();
     if module.ops[op].kind == OpKind::Mma {
@@ -215,9 +215,10 @@ fn is_inexact(program: &Program, rule: sample::Rule, op: Op) -> bool {
         Some(op) => module.ops[op].kind == OpKind::SwizzleScales,
         None => true,
     };
+    let Some(sfa) = operands.sfa else { return true };
     let limit = rule.exact_k(matmul.format.scale).unwrap_or(0);
     matmul.k.as_fixed().is_none_or(|k| limit < k)
-        || ![operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
+        || ![operands.a, sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
 }
 
 /// Returns the largest error that f32 accumulation in any order can make in each element, before rounding to the
@@ -235,18 +236,24 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
                 let scales = scales.to_f64();
                 codes.to_f64().iter().enumerate().map(|(i, v)| v * scales[i / block]).collect()
             };
-            let alpha = if attributes.alpha { operands[4].to_f64()[0] } else { 1.0 };
+            let (positional, named) = operands.split_at(attributes.positional().len());
+            let alpha = if attributes.alpha { named[0].to_f64()[0] } else { 1.0 };
             let facts: &Matmul = program.facts().matmul(op).expect("every scaled_mma has facts");
-            let (a, b) = (scaled(operands[0], operands[1]), scaled(operands[2], operands[3]));
-            (a, b, facts.b_batched && operands[2].dims().len() > 2, alpha)
+            let (a, b) = match *positional {
+                [a, sfa, b, sfb] => (scaled(a, sfa), scaled(b, sfb)),
+                [a, b, sfb] => (a.to_f64(), scaled(b, sfb)),
+                _ => return None,
+            };
+            (a, b, facts.b_batched, alpha)
         }
         _ => return None,
     };
     let k = *operands[0].dims().last()?;
     let n = match &module.ops[op].kind {
-        OpKind::Mma => operands[1].dims()[operands[1].dims().len() - 2],
-        _ => operands[2].dims()[operands[2].dims().len() - 2],
+        OpKind::ScaledMma(ScaledMma { weight_only: false, .. }) => operands[2],
+        _ => operands[1],
     };
+    let n = n.dims()[n.dims().len() - 2];
     let rows = a.len().checked_div(k).unwrap_or(0);
     let m = operands[0].dims()[operands[0].dims().len() - 2];
     let unit = k as f64 * 2f64.powi(-24);

@@ -252,6 +252,7 @@ impl Generator {
         };
         let Quantized { codes, scales, block, k, lead } = a;
         let scale = self.builder.ty(scales).element;
+        let (codes, scales) = self.perhaps_unscaled(codes, scales);
         let nvfp4 = scale == ElementType::F8E4M3FN;
         let b_element = if nvfp4 { ElementType::F4E2M1FN } else { self.random.pick(&wide) };
         let n = self.random.pick(&[8u64, 24, 32, 40, 64, 64, 72, 96, 96, 12, 5]);
@@ -264,12 +265,29 @@ impl Generator {
         self.finish_mma(m, codes, scales, b, sfb, block, n, d)
     }
 
+    /// Replaces, now and then, block-scaled codes by a 16-bit A of their shape without scales.
+    fn perhaps_unscaled(&mut self, codes: Value, scales: Value) -> (Value, Option<Value>) {
+        if !self.extended || self.random.percent(75) {
+            return (codes, Some(scales));
+        }
+        let element = self.random.pick(&[ElementType::BF16, ElementType::F16]);
+        let shape = self.builder.ty(codes).shape.clone();
+        let same = |value: &&Value| self.builder.ty(**value).shape == shape;
+        let value = self.pool.iter().rev().find(same).copied();
+        let a = match value.filter(|_| self.random.percent(50)) {
+            Some(value) if self.builder.ty(value).element.is_half() => value,
+            Some(value) => self.convert(value, element),
+            None => self.input(TensorType::new(shape, element)),
+        };
+        (a, None)
+    }
+
     #[expect(clippy::too_many_arguments, reason = "the four operands are the op")]
     fn finish_mma(
         &mut self,
         m: &Dim,
         a: Value,
-        sfa: Value,
+        sfa: Option<Value>,
         b: Value,
         sfb: Value,
         block: u32,
@@ -293,7 +311,7 @@ impl Generator {
             }
         }
         let element = self.random.pick(&ARITHMETIC);
-        self.used.extend([a, sfa, b, sfb]);
+        self.used.extend([a, b, sfb].into_iter().chain(sfa));
         let product = self.builder.scaled_mma("", a, sfa, b, sfb, block, element, options);
         self.epilogue(m, product, n, &shape)
     }

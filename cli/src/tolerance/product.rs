@@ -1,9 +1,9 @@
 //! Bounds the error of a kernel's sum, which is accumulated in f32 in an order that the kernel chooses.
 
 use fourfold_executor::fallback::{BlockScaled, BlockScaledShape, Epilogue, FallbackError, scaled_mma};
-use fourfold_ir::sample::Rule;
 use fourfold_ir::{ElementType, ScaleLayout, Tensor, Value};
 
+use super::units::row_units;
 use super::{KernelRun, Values};
 use crate::error::Error;
 use crate::precision::is_exact_product;
@@ -15,7 +15,7 @@ impl KernelRun<'_> {
             return Ok(None);
         }
         let sums = self.magnitudes()?;
-        if self.is_exact_in_any_order(&sums) {
+        if self.is_exact_in_any_order(&sums)? {
             return Ok(None);
         }
         let alpha = match self.plan.alpha {
@@ -30,22 +30,25 @@ impl KernelRun<'_> {
         Ok(Some(sums.iter().map(|sum| gamma * alpha * f64::from(*sum)).collect()))
     }
 
-    /// Returns true if every partial sum is a whole number of units that f32 can hold. Contest-rule products are
-    /// multiples of 1/4 (1/16 with power-of-two scales), and no partial sum exceeds the sum of magnitudes.
-    fn is_exact_in_any_order(&self, sums: &[f32]) -> bool {
+    /// Returns true if every partial sum is a whole number of units that f32 can hold. The elements of a row of A are
+    /// multiples of a unit, as are those of a row of B, and no partial sum exceeds the sum of magnitudes.
+    fn is_exact_in_any_order(&self, sums: &[f32]) -> Result<bool, Error> {
         let plan = self.plan;
-        let is_made = |value: Value| self.run.program.module().defining_op(value).is_some();
-        if self.run.rule != Some(Rule::Contest)
-            || [plan.a, plan.sfa, plan.b, plan.sfb].into_iter().any(is_made)
-        {
-            return false;
-        }
-        let unit = match plan.format.scale {
-            ElementType::F8E4M3FN => 0.25,
-            _ => 0.0625,
+        let scales = |scales: Option<Value>| scales.map(|scales| self.run.operand(scales)).transpose();
+        let (a, b) = (self.run.operand(plan.a)?, self.run.operand(plan.b)?);
+        let block = plan.format.block as usize;
+        let (Some(a_units), Some(b_units)) =
+            (row_units(a, scales(plan.sfa)?, block), row_units(b, scales(Some(plan.sfb))?, block))
+        else {
+            return Ok(false);
         };
-        let largest = sums.iter().copied().fold(0.0, f32::max);
-        largest < unit * 2f32.powi(24)
+        let ([.., m, _], [.., n, _]) = (a.dims(), b.dims()) else { return Ok(false) };
+        let holds = |(index, sum): (usize, &f32)| {
+            let (row, column) = (index / n, index % n);
+            let matrix = if plan.b_batched { row / m } else { 0 };
+            f64::from(*sum) < a_units[row] * b_units[matrix * n + column] * 2f64.powi(24)
+        };
+        Ok(sums.iter().enumerate().all(holds))
     }
 
     /// Returns Σ|a·b| for every element of D.
@@ -91,13 +94,17 @@ impl KernelRun<'_> {
         let (a_shape, b_shape) = (shape(self.run.operand(plan.a)?), shape(self.run.operand(plan.b)?));
         let root = |source: FallbackError| self.run.failed(plan.root, source);
         let mut out = vec![0; a_shape.batch * a_shape.rows * b_shape.rows * size_of::<f32>()];
-        let sfa = self.run.operand(plan.sfa)?;
-        let sfb = self.run.operand(plan.sfb)?;
-        let scales = |scales: &Tensor| scales.layout().unwrap_or(ScaleLayout::Linear);
-        let a = BlockScaled::new((a, plan.format.a), (sfa.bytes(), sfa.element(), scales(sfa)), a_shape)
-            .map_err(|error| root(error.into()))?;
-        let b = BlockScaled::new((b, plan.format.b), (sfb.bytes(), sfb.element(), scales(sfb)), b_shape)
-            .map_err(|error| root(error.into()))?;
+        let operand = |data, shape, scales: Option<Value>| {
+            let Some(scales) = scales else {
+                return BlockScaled::unscaled(data, shape).map_err(|error| root(error.into()));
+            };
+            let scales = self.run.operand(scales)?;
+            let layout = scales.layout().unwrap_or(ScaleLayout::Linear);
+            BlockScaled::new(data, (scales.bytes(), scales.element(), layout), shape)
+                .map_err(|error| root(error.into()))
+        };
+        let a = operand((a, plan.format.a), a_shape, plan.sfa)?;
+        let b = operand((b, plan.format.b), b_shape, Some(plan.sfb))?;
         scaled_mma(&a, &b, epilogue, ElementType::F32, &mut out).map_err(|error| root(error.into()))?;
         let word = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         Ok(out.chunks_exact(4).map(word).collect())
@@ -106,6 +113,10 @@ impl KernelRun<'_> {
 
 /// Returns the codes with every sign cleared.
 fn without_signs(tensor: &Tensor) -> Vec<u8> {
-    let mask = if tensor.element() == ElementType::F4E2M1FN { 0x77 } else { 0x7F };
-    tensor.bytes().iter().map(|byte| byte & mask).collect()
+    let mask: [u8; 2] = match tensor.element() {
+        ElementType::F4E2M1FN => [0x77; 2],
+        element if element.is_half() => [0xFF, 0x7F],
+        _ => [0x7F; 2],
+    };
+    tensor.bytes().iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte & mask).collect()
 }

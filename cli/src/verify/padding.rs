@@ -52,7 +52,7 @@ pub(super) fn nan_rows(
     let concerned = |shows: Shows| -> Vec<(usize, &ScaledMmaPlan)> {
         let kernels = partition.kernels().filter(|(segment, plan)| {
             let is_given = |value: &Value| module.defining_op(*value).is_none();
-            let mut given = [plan.sfa, plan.sfb].into_iter().filter(is_given);
+            let mut given = plan.sfa.into_iter().chain([plan.sfb]).filter(is_given);
             let ran = report.segments[*segment].ran;
             given.any(|value| padding(module.name_of(value)) == Some(shows))
                 && (ran == "kernel" || ran == "emulated")

@@ -225,9 +225,7 @@ fn compute(
     let internal = FallbackError::Internal { reason: "this op has one result" };
     let [result]: [ResultType; 1] = results.try_into().map_err(|_| internal)?;
     let tensor = match (kind, operands) {
-        (OpKind::ScaledMma(attributes), [a, sfa, b, sfb, rest @ ..]) => {
-            run_scaled_mma(*attributes, [a, sfa, b, sfb], rest, result)?
-        }
+        (OpKind::ScaledMma(attributes), [_, _, _, ..]) => run_scaled_mma(*attributes, operands, result)?,
         (OpKind::Mma, [a, b]) => mma::mma(a, b, result)?,
         (OpKind::SwizzleScales, [scales]) => quantize::swizzle(scales, result)?,
         (OpKind::BlockDequantize { block }, [codes, scales, global @ ..]) => {
@@ -261,12 +259,15 @@ fn compute(
 
 fn run_scaled_mma(
     attributes: ScaledMma,
-    [a, sfa, b, sfb]: [&Tensor; 4],
-    rest: &[&Tensor],
+    operands: &[&Tensor],
     result: ResultType,
 ) -> Result<Tensor, FallbackError> {
-    let mut rest = rest.iter().copied();
-    let mut take = |present: bool| if present { rest.next() } else { None };
+    let mut operands = operands.iter().copied();
+    let mut take = |present: bool| if present { operands.next() } else { None };
+    let (a, sfa, b, sfb) = (take(true), take(!attributes.weight_only), take(true), take(true));
+    let (Some(a), Some(b), Some(sfb)) = (a, b, sfb) else {
+        return Err(FallbackError::Internal { reason: "a scaled_mma has its positional operands" });
+    };
     let (alpha, c, beta) = (take(attributes.alpha), take(attributes.c), take(attributes.beta));
     let scalar = |tensor: &Tensor| tensor.to_f32().first().copied();
     let epilogue = Epilogue {
@@ -275,24 +276,26 @@ fn run_scaled_mma(
         beta: beta.and_then(scalar),
     };
     let block = attributes.block as usize;
-    let (a, b) = (block_scaled(a, sfa, block)?, block_scaled(b, sfb, block)?);
+    let (a, b) = (operand(a, sfa, block)?, operand(b, Some(sfb), block)?);
     let mut tensor = result.zeros()?;
     let element = tensor.element();
     scaled_mma(&a, &b, epilogue, element, tensor.bytes_mut())?;
     Ok(tensor)
 }
 
-fn block_scaled<'a>(
-    codes: &'a Tensor,
-    scales: &'a Tensor,
+fn operand<'a>(
+    data: &'a Tensor,
+    scales: Option<&'a Tensor>,
     block: usize,
 ) -> Result<BlockScaled<'a>, FallbackError> {
-    let ([batch @ .., rows, k], Some(layout)) = (codes.dims(), scales.layout()) else {
-        return Err(FallbackError::Internal {
-            reason: "an operand has rows, columns and scales with a layout",
-        });
+    let [batch @ .., rows, k] = data.dims() else {
+        return Err(FallbackError::Internal { reason: "an operand has rows and columns" });
     };
     let shape = BlockScaledShape { batch: batch.iter().product(), rows: *rows, k: *k, block };
-    let data = (codes.bytes(), codes.element());
-    Ok(BlockScaled::new(data, (scales.bytes(), scales.element(), layout), shape)?)
+    let of_data = (data.bytes(), data.element());
+    let Some(scales) = scales else { return Ok(BlockScaled::unscaled(of_data, shape)?) };
+    let Some(layout) = scales.layout() else {
+        return Err(FallbackError::Internal { reason: "scales have a layout" });
+    };
+    Ok(BlockScaled::new(of_data, (scales.bytes(), scales.element(), layout), shape)?)
 }

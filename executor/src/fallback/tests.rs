@@ -531,7 +531,8 @@ fn scaled_mma_runs_with_every_named_operand() {
     for (has_alpha, has_c, has_beta) in
         [(false, false, false), (true, false, false), (true, true, true), (false, true, false)]
     {
-        let attributes = ScaledMma { block: 16, alpha: has_alpha, c: has_c, beta: has_beta };
+        let attributes =
+            ScaledMma { block: 16, weight_only: false, alpha: has_alpha, c: has_c, beta: has_beta };
         let mut operands = vec![&a, &sfa, &b, &sfb];
         operands.extend(has_alpha.then_some(&alpha));
         operands.extend(has_c.then_some(&c));

@@ -52,7 +52,7 @@ impl Fixture {
             k: Dim::fixed(32),
             b_batched: false,
             a: x,
-            sfa: sx,
+            sfa: Some(sx),
             b: w,
             sfb: sw,
             alpha: None,

@@ -6,24 +6,33 @@ use crate::tensor::Tensor;
 use crate::types::ElementType;
 
 /// Computes alpha · Σ_k (a·sfa)(b·sfb) + beta · C in f32, with the roundings listed in `lib.rs` except the last, to
-/// the result type. The operands are a, sfa, b, sfb, then alpha, c and beta if present.
+/// the result type. The operands are those of the attributes.
 pub(super) fn scaled_mma(attributes: ScaledMma, operands: &[&Tensor]) -> Vec<f64> {
-    let mut named = operands[4..].iter();
+    let (positional, named) = operands.split_at(attributes.positional().len());
+    let mut named = named.iter();
     let mut take = |present: bool| if present { named.next() } else { None };
     let (alpha, c, beta) = (take(attributes.alpha), take(attributes.c), take(attributes.beta));
     let block = attributes.block as usize;
-    let a = BlockScaled { data: operands[0], scales: operands[1], block };
-    let b = BlockScaled { data: operands[2], scales: operands[3], block };
+    let (a, sfa, b, sfb) = match *positional {
+        [a, sfa, b, sfb] => (a, Some(sfa), b, sfb),
+        [a, b, sfb] => (a, None, b, sfb),
+        _ => unreachable!("a scaled_mma has three or four positional operands"),
+    };
+    let b = BlockScaled { data: b, scales: sfb, block };
 
-    let acc = if a.is_integer() && b.is_integer() {
-        let (a_rows, b_rows) = (a.integer_rows(), b.integer_rows());
-        multiply(a.data, b.data, |a, b| match (&a_rows[a], &b_rows[b]) {
-            (Some(a), Some(b)) => integer_dot(a, b),
-            _ => f32::NAN,
-        })
-    } else {
-        let (a_rows, b_rows) = (a.real_rows(), b.real_rows());
-        multiply(a.data, b.data, |a, b| dot(&a_rows[a], &b_rows[b]) as f32)
+    let acc = match sfa.map(|scales| BlockScaled { data: a, scales, block }) {
+        Some(a) if a.is_integer() && b.is_integer() => {
+            let (a_rows, b_rows) = (a.integer_rows(), b.integer_rows());
+            multiply(a.data, b.data, |a, b| match (&a_rows[a], &b_rows[b]) {
+                (Some(a), Some(b)) => integer_dot(a, b),
+                _ => f32::NAN,
+            })
+        }
+        scaled => {
+            let a_rows = scaled.map_or_else(|| plain_rows(a), |a| a.real_rows());
+            let b_rows = b.real_rows();
+            multiply(a, b.data, |a, b| dot(&a_rows[a], &b_rows[b]) as f32)
+        }
     };
 
     let scaled: Vec<f32> = match alpha.map(|alpha| alpha.to_f32()[0]) {
@@ -64,6 +73,13 @@ fn matrices(tensor: &Tensor) -> (usize, usize, usize) {
         [batch @ .., rows, columns] => (batch.iter().product(), *rows, *columns),
         _ => unreachable!("the verifier proved that operands of a multiplication have rank two or more"),
     }
+}
+
+/// The rows of an unscaled matrix.
+fn plain_rows(matrix: &Tensor) -> Vec<Vec<f64>> {
+    let (batch, rows, k) = matrices(matrix);
+    let values = matrix.to_f64();
+    (0..batch * rows).map(|row| values[row * k..][..k].to_vec()).collect()
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

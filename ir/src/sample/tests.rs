@@ -16,7 +16,8 @@ fn program(format: (ElementType, ElementType, ElementType, u32), k: u64) -> Prog
     let fixed = Dim::fixed;
     let blocks = fixed(k / u64::from(block));
     let x = builder.input("x", TensorType::new(vec![m.clone(), fixed(k)], a));
-    let sx = builder.input("sx", TensorType::scales(vec![m, blocks.clone()], scale, Blocked));
+    let scales = TensorType::scales(vec![m, blocks.clone()], scale, Blocked);
+    let sx = (!a.is_half()).then(|| builder.input("sx", scales));
     let w = builder.param("w", TensorType::new(vec![n.clone(), fixed(k)], b));
     let sw = builder.param("sw", TensorType::scales(vec![n, blocks], scale, Linear));
     let y = builder.scaled_mma("y", x, sx, w, sw, block, F32, ScaledMmaOptions::default());
@@ -138,8 +139,9 @@ fn check_exact_in_any_order(
     let d = interpret(&program, &bound).unwrap().pop().unwrap().to_f32();
     let (k, block) = (k as usize, format.3 as usize);
     let rows = |data: &str, scales: &str| -> Vec<Vec<f32>> {
-        let (data, scales) = (tensors[data].to_f32(), tensors[scales].to_f32());
-        let element = |(index, code): (usize, &f32)| code * scales[index / block];
+        let (data, scales) = (tensors[data].to_f32(), tensors.get(scales).map(Tensor::to_f32));
+        let scale = |index: usize| scales.as_ref().map_or(1.0, |scales| scales[index / block]);
+        let element = |(index, code): (usize, &f32)| code * scale(index);
         data.iter().enumerate().map(element).collect::<Vec<_>>().chunks(k).map(<[f32]>::to_vec).collect()
     };
     let (a, b) = (rows("x", "sx"), rows("w", "sw"));
@@ -158,6 +160,10 @@ fn exact_rule_products_are_the_same_in_every_f32_order() {
     for (a, b) in [(F4E2M1FN, F4E2M1FN), (F8E4M3FN, F8E4M3FN), (F8E5M2, F8E4M3FN), (F4E2M1FN, F8E5M2)] {
         check_exact_in_any_order((a, b, F8E8M0FNU, 32), Rule::Exact, 512, 9);
     }
+    for (a, b) in [(BF16, F4E2M1FN), (F16, F8E4M3FN), (BF16, F8E5M2)] {
+        check_exact_in_any_order((a, b, F8E8M0FNU, 32), Rule::Exact, 512, 9);
+        check_exact_in_any_order((a, F4E2M1FN, F8E4M3FN, 16), Rule::Exact, 512, 9);
+    }
 }
 
 #[test]
@@ -166,6 +172,8 @@ fn contest_rule_products_are_the_same_in_every_f32_order() {
     for (a, b) in [(F4E2M1FN, F4E2M1FN), (F8E4M3FN, F8E5M2)] {
         check_exact_in_any_order((a, b, F8E8M0FNU, 32), Rule::Contest, 1792, 3);
     }
+    check_exact_in_any_order((F16, F4E2M1FN, F8E4M3FN, 16), Rule::Contest, 4096, 3);
+    check_exact_in_any_order((BF16, F4E2M1FN, F8E8M0FNU, 32), Rule::Contest, 1792, 3);
 }
 
 #[test]
@@ -255,6 +263,28 @@ fn padding_of_blocked_scales_is_finite_and_never_zero() {
             assert_eq!(seen.len(), 2 * (128 * 8 - 37 * 5));
             assert!(seen.iter().all(|code| *code != 0 && *code < nan));
         }
+    }
+}
+
+#[test]
+fn only_the_a_of_a_weight_only_product_is_drawn_for_exact_sums() {
+    for (element, rule) in [(BF16, Rule::Exact), (F16, Rule::Contest), (BF16, Rule::Normal)] {
+        let program = program((element, F4E2M1FN, F8E4M3FN, 16), 64);
+        let x = inputs(&program, &recipe(rule, 1, 91)).unwrap().remove("x").unwrap();
+        let normal = tensor(element, vec![91, 64], None, rule, 1 ^ fnv1a("x")).unwrap();
+        assert_eq!(x == normal, rule == Rule::Normal);
+        let most = if rule == Rule::Exact { 180.0 } else { 36.0 };
+        for row in x.to_f64().chunks(64).filter(|_| rule != Rule::Normal) {
+            let exponents = -4..=4;
+            let fits = |e: i32| {
+                row.iter().map(|v| v * 16.0 / 2f64.powi(e)).all(|i| i.fract() == 0.0 && i.abs() <= most)
+            };
+            assert!(exponents.into_iter().any(fits), "{row:?}");
+        }
+        let mut distinct = x.to_f64();
+        distinct.sort_by(f64::total_cmp);
+        distinct.dedup();
+        assert!(distinct.len() > 40);
     }
 }
 

@@ -308,7 +308,7 @@ impl<'s> Parser<'s> {
         let end = self.cursor.previous_end;
         self.check_result_count(Span { start: types_start, end })?;
         let text = self.cursor.slice(mnemonic.span);
-        let kind = OpKind::from_text(text, &self.statement.attributes, &self.statement.named)
+        let kind = OpKind::from_text(text, &self.statement.attributes, operands.len(), &self.statement.named)
             .map_err(|error| self.not_an_op(mnemonic, error))?;
         if !self.statement.named.is_empty() {
             for name in kind.named_operands() {

@@ -1,6 +1,6 @@
 //! Typing rules of the multiplications, of block quantization and dequantization, and of `swizzle_scales`.
 
-use super::{ARITHMETIC, BLOCK_DATA, Site, Slot};
+use super::{ARITHMETIC, BLOCK_DATA, HALF, Site, Slot};
 use crate::numeric::Nvfp4Formula;
 use crate::ops::{ScaleRounding, ScaledMma};
 use crate::program::{BlockFormat, Matmul};
@@ -8,21 +8,33 @@ use crate::types::{Dim, ElementType, Shape, dim_product};
 use crate::verify::VerifyErrorKind as Kind;
 
 pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> {
-    let [a, sfa, b, sfb] = [0, 1, 2, 3].map(|position| site.operand(position));
-    let result = site.result(0);
-    let mut named = 4..;
+    let mut positions = 0..;
     let mut take =
-        |present: bool| if present { named.next().and_then(|at| site.find_operand(at)) } else { None };
+        |present: bool| if present { positions.next().and_then(|at| site.find_operand(at)) } else { None };
+    let (a, sfa, b, sfb) = (take(true)?, take(!mma.weight_only), take(true)?, take(true)?);
     let (alpha, c, beta) = (take(mma.alpha), take(mma.c), take(mma.beta));
+    let result = site.result(0);
 
     let block = checked_block(site, mma.block);
-    for (data, scales) in [(a, sfa), (b, sfb)] {
+    let scaled_a = match sfa {
+        None => {
+            require_unscaled(site, a);
+            None
+        }
+        Some(sfa) if a.ty.element.is_half() => {
+            let (value, ty) = (site.name(a), site.ty(a));
+            site.errors.push(Kind::ScalesUnexpected { value, ty, scales: site.name(sfa) });
+            None
+        }
+        Some(sfa) => Some((a, sfa)),
+    };
+    for (data, scales) in scaled_a.into_iter().chain([(b, sfb)]) {
         let is_data = site.require_element(data, BLOCK_DATA);
         if require_scales(site, scales) && is_data {
             require_format(site, data, scales, mma.block);
         }
     }
-    if sfa.ty.element.is_scale() && sfb.ty.element.is_scale() {
+    if let Some(sfa) = sfa.filter(|sfa| sfa.ty.element.is_scale() && sfb.ty.element.is_scale()) {
         site.require_same_element(sfa, sfb);
     }
     for scalar in [alpha, beta].into_iter().flatten() {
@@ -34,7 +46,9 @@ pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> 
     site.require_result_among(result, ARITHMETIC);
     let shape = matmul_shape(site, a, b)?;
     if let Some(block) = block {
-        require_blocks(site, a, sfa, block);
+        if let Some(sfa) = sfa {
+            require_blocks(site, a, sfa, block);
+        }
         require_blocks(site, b, sfb, block);
     }
     if let Some(c) = c {
@@ -51,10 +65,21 @@ pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> 
         n: n.clone(),
         k: k.clone(),
         b_batched: !b_batch.is_empty(),
-        format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfa.ty.element, block: mma.block },
-        sfa_layout: sfa.ty.layout?,
+        format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfb.ty.element, block: mma.block },
+        sfa_layout: sfa.and_then(|sfa| sfa.ty.layout),
         sfb_layout: sfb.ty.layout?,
     })
+}
+
+/// Requires an A of 16 bits, which needs no scales. Block-scaled data without scales has an error of its own, because
+/// the operand that is missing is sfa.
+fn require_unscaled(site: &mut Site<'_>, a: Slot<'_>) {
+    if a.ty.element.is_block_data() {
+        let (value, ty) = (site.name(a), site.ty(a));
+        site.errors.push(Kind::ScalesMissing { value, ty });
+    } else {
+        site.require_element(a, HALF);
+    }
 }
 
 pub(super) fn mma(site: &mut Site<'_>) {

@@ -81,9 +81,9 @@ pub(crate) fn arity(kind: &OpKind) -> Arity {
 /// The role of an operand in its op, such as `sfa`.
 pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
     let roles: &[&str] = match kind {
-        OpKind::ScaledMma(_) => match position.checked_sub(4) {
+        OpKind::ScaledMma(mma) => match position.checked_sub(mma.positional().len()) {
             Some(named) => return kind.named_operands().get(named).copied().unwrap_or("operand"),
-            None => &["a", "sfa", "b", "sfb"],
+            None => mma.positional(),
         },
         OpKind::Mma => &["a", "b"],
         OpKind::SwizzleScales => &["scales"],
@@ -150,9 +150,8 @@ fn check_layouts(site: &mut Site<'_>) {
     for position in 0..site.operation.operands.len() {
         let slot = site.operand(position);
         let taken = match (kind, position) {
-            (OpKind::ScaledMma(_), 1 | 3)
-            | (OpKind::BlockDequantize { .. }, 1)
-            | (OpKind::SwizzleScales, 0) => true,
+            (OpKind::ScaledMma(_), _) if ["sfa", "sfb"].contains(&slot.role) => true,
+            (OpKind::BlockDequantize { .. }, 1) | (OpKind::SwizzleScales, 0) => true,
             (OpKind::Convert | OpKind::Bitcast, 0) if slot.ty.layout == Some(ScaleLayout::Blocked) => {
                 let (value, ty) = (site.name(slot), site.ty(slot));
                 site.errors.push(Kind::BlockedConvert { value, ty });
@@ -209,6 +208,7 @@ const ARITHMETIC_OR_I32: Elements = Elements {
 };
 const BLOCK_DATA: Elements =
     Elements { has: ElementType::is_block_data, text: "f4E2M1FN, f8E4M3FN or f8E5M2" };
+const HALF: Elements = Elements { has: ElementType::is_half, text: "f16 or bf16" };
 const INTEGER: Elements = Elements { has: |element| element == ElementType::I32, text: "i32" };
 const BOOLEAN: Elements = Elements { has: |element| element == ElementType::I1, text: "i1" };
 /// FP4 elements share bytes along the last axis, so they cannot be moved one by one.

@@ -416,6 +416,24 @@ define_kinds! {
     } = "format", "{data} data with {scale} scales per {block} elements is not a format of this op",
         "note: f8E4M3FN scales require f4E2M1FN data, f8E8M0FNU scales accept any; block_quantize writes NVFP4 \
          (f4E2M1FN, f8E4M3FN, 16) and MX (f8E8M0FNU, 32)";
+    /// A `scaled_mma` of three positional operands whose A is block-scaled.
+    ScalesMissing {
+        /// The operand A.
+        value: String,
+        /// Its type.
+        ty: String,
+    } = "scales_missing", "scaled_mma takes `{value}: {ty}` as a without its scales",
+        "help: write scaled_mma %a, %sfa, %b, %sfb; only an a of f16 or bf16 has no sfa";
+    /// A `scaled_mma` of four positional operands whose A has no scales.
+    ScalesUnexpected {
+        /// The operand A.
+        value: String,
+        /// Its type.
+        ty: String,
+        /// The operand in the place of sfa.
+        scales: String,
+    } = "scales_unexpected", "scaled_mma takes `{value}: {ty}` as a, which has no scales, and `{scales}` as sfa",
+        "help: write scaled_mma %a, %b, %sfb; an a of f16 or bf16 has no sfa";
     /// An alpha, beta or g that is not an f32 scalar.
     ScalarOperand {
         /// The operand's role.

@@ -18,6 +18,7 @@
 //! - The numbers of operands and results fit the op (`operand_count`, `result_count`), and beta comes with c
 //!   (`beta_without_c`).
 //! - A block is 16 or 32 (`block_size`).
+//! - Block-scaled A comes with its scales (`scales_missing`), and a 16-bit A without (`scales_unexpected`).
 //! - MX quantization has a scale rounding and no per-tensor scale; NVFP4 has a per-tensor scale and no scale rounding
 //!   (`scale_rounding_missing`, `scale_rounding_unexpected`, `formula_unexpected`, `edges_unexpected`,
 //!   `global_scale_missing`, `global_scale_unexpected`).

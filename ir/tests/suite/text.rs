@@ -32,6 +32,8 @@ func @layer.0(
   %sw = swizzle_scales %w_scale : tensor<[1536, 24], f8E4M3FN, blocked>
   %acc = scaled_mma %fc1.input, %sx, %w, %sw {block = 16} : tensor<[M, 1536], f32>
   %acc2 = scaled_mma %fc1.input, %sx, %w, %sw, alpha = %alpha, c = %c, beta = %beta {block = 16} : tensor<[M, 1536], f32>
+  %acc4 = scaled_mma %x, %w, %sw {block = 16} : tensor<[M, 1536], bf16>
+  %acc5 = scaled_mma %x, %w, %sw, alpha = %alpha, c = %c {block = 16} : tensor<[M, 1536], f32>
   %acc3 = scaled_mma %fc1.input, %sx, %w, %sw, beta = %beta {block = 16} : tensor<[M, 1536], f32>
   %m = mma %x, %x : tensor<[M, M], f32>
   %q, %s = block_quantize %acc, %g {block = 16} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>
@@ -237,7 +239,8 @@ fn printing_is_total_for_broken_modules() {
     let mut module = Module::new("broken");
     let missing = Value::from_index(7);
     let shape = vec![Dim::symbol(Symbol::from_index(3)), Dim::fixed(u64::MAX)];
-    let kind = OpKind::ScaledMma(ScaledMma { block: 16, alpha: true, c: true, beta: false });
+    let kind =
+        OpKind::ScaledMma(ScaledMma { block: 16, weight_only: false, alpha: true, c: true, beta: false });
     let results = vec![("d".to_owned(), TensorType::new(shape, ElementType::F32))];
     let op = module.push_op(kind, vec![missing], results);
     let silent = module.push_op(OpKind::Mma, vec![], vec![]);

@@ -111,15 +111,18 @@ impl<'a> Checker<'a> {
         self.field("c", &plan.c, &c);
         self.field("beta", &plan.beta, &beta);
         let (a_type, b_type) = (self.module.ty(a), self.module.ty(b));
-        let (sfa_type, sfb_type) = (self.module.ty(sfa), self.module.ty(sfb));
+        let (sfa_type, sfb_type) = (sfa.map(|sfa| self.module.ty(sfa)), self.module.ty(sfb));
         let format =
-            BlockFormat { a: a_type.element, b: b_type.element, scale: sfa_type.element, block: mma.block };
+            BlockFormat { a: a_type.element, b: b_type.element, scale: sfb_type.element, block: mma.block };
         self.field("format", &plan.format, &format);
-        self.rule(sfb_type.element == sfa_type.element, || {
+        self.rule(sfa_type.is_none_or(|sfa| sfa.element == sfb_type.element), || {
             "the element types of SFA and SFB differ".to_owned()
         });
+        self.rule(sfa_type.is_none() == format.is_weight_only(), || {
+            format!("{format} has {} scales of A", if sfa_type.is_none() { "no" } else { "the" })
+        });
         self.rule(format.is_standard(), || format!("{format} is not a standard format"));
-        for ty in [sfa_type, sfb_type] {
+        for ty in sfa_type.into_iter().chain([sfb_type]) {
             self.rule(ty.layout == Some(ScaleLayout::Blocked), || {
                 "the layout of the scales is not blocked".to_owned()
             });
@@ -147,7 +150,10 @@ impl<'a> Checker<'a> {
         if plan.b_batched {
             self.rule(rules.batched || one_matrix, || "a batch is not supported".to_owned());
         } else if !one_matrix {
-            self.rule(plan.m.constant().is_multiple_of(128), || {
+            let quantizes =
+                plan.outputs.iter().any(|output| matches!(output.kind, OutputKind::Quantized { .. }));
+            let scaled = operands.sfa.is_some() || quantizes;
+            self.rule(!scaled || plan.m.constant().is_multiple_of(128), || {
                 "M is not a multiple of the scales' 128 rows".to_owned()
             });
         }
@@ -193,7 +199,9 @@ impl<'a> Checker<'a> {
         let of_b = [if shared { single } else { plan.batch.clone() }, plan.n.clone(), plan.k.clone()];
         let mut scaled = vec![("B", of_b, plan.format.block)];
         let Some([matrices, rows]) = of_a else { return scaled };
-        scaled.push(("A", [matrices.clone(), rows.clone(), plan.k.clone()], plan.format.block));
+        if plan.sfa.is_some() {
+            scaled.push(("A", [matrices.clone(), rows.clone(), plan.k.clone()], plan.format.block));
+        }
         for output in &plan.outputs {
             if let OutputKind::Quantized { block, .. } = output.kind {
                 let of_d = ("D", [matrices.clone(), rows.clone(), plan.n.clone()], block);
@@ -256,7 +264,7 @@ impl<'a> Checker<'a> {
         let read = plan.operands.iter().filter(|read| read.shape != OperandShape::Scalar);
         let read = read.map(|read| read.value);
         let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = *operands;
-        let mut pointers: Vec<Value> = [a, sfa, b, sfb].into_iter().chain(c).chain(read).collect();
+        let mut pointers: Vec<Value> = [a, b, sfb].into_iter().chain(sfa).chain(c).chain(read).collect();
         let mut narrow = Vec::new();
         for output in &plan.outputs {
             match output.kind {
@@ -318,7 +326,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns whether a call within the limit on scale bytes can exceed the grid's tile limit. That limit
-    /// bounds the 128-row blocks of an operand over all its matrices.
+    /// bounds the 128-row blocks of an operand over all its matrices. It does not bound an A without scales.
     fn may_have_too_many_tiles(&self, rules: &FormatCapability) -> bool {
         let Some([matrices, rows, columns]) = self.launched() else { return true };
         let [tile_rows, tile_columns] = rules.grid.tile.map(|extent| u128::from(extent.max(1)));
@@ -330,6 +338,11 @@ impl<'a> Checker<'a> {
             None => blocks * 128_u128.div_ceil(tile),
         };
         let all_rows = match known(&matrices) {
+            matrices if self.plan.sfa.is_none() => {
+                let matrices = matrices.unwrap_or(rules.grid.max_matrices);
+                let rows = known(&rows).unwrap_or(rules.max_extent);
+                u128::from(matrices) * u128::from(rows).div_ceil(tile_rows)
+            }
             Some(matrices) => u128::from(matrices) * of(&rows, tile_rows),
             None => blocks * 128_u128.div_ceil(tile_rows),
         };

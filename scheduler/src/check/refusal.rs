@@ -1,7 +1,8 @@
 //! Finds the reasons to reject a `scaled_mma` that actually hold.
 
 use fourfold_ir::{
-    BlockFormat, Capabilities, Dim, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands, dim_product,
+    BlockFormat, Capabilities, Dim, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands, TensorType,
+    dim_product,
 };
 
 use super::{kernel, known, may_divide};
@@ -24,10 +25,11 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     };
     let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = operands;
     let (a, b) = (module.ty(a), module.ty(b));
-    let scales = [module.ty(sfa), module.ty(sfb)];
-    let format = BlockFormat { a: a.element, b: b.element, scale: scales[0].element, block: mma.block };
+    let (sfa, sfb) = (sfa.map(|sfa| module.ty(sfa)), module.ty(sfb));
+    let format = BlockFormat { a: a.element, b: b.element, scale: sfb.element, block: mma.block };
     holds(!format.is_standard(), ReasonCode::ScaleDtype);
-    holds(scales.iter().any(|ty| ty.layout != Some(ScaleLayout::Blocked)), ReasonCode::ScaleLayout);
+    let is_linear = |ty: &TensorType| ty.layout != Some(ScaleLayout::Blocked);
+    holds(sfa.into_iter().chain([sfb]).any(is_linear), ReasonCode::ScaleLayout);
     let Some(rules) = capabilities.format(format) else {
         holds(format.is_standard(), ReasonCode::TargetLacksFormat);
         return codes;
@@ -39,7 +41,7 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     let one_matrix = batch.as_ref().and_then(known) == Some(1);
     let flattened = b_leading.is_empty() && !one_matrix;
     holds(!b_leading.is_empty() && !one_matrix && !rules.batched, ReasonCode::OperandLayout);
-    holds(flattened && !m.constant().is_multiple_of(128), ReasonCode::OperandLayout);
+    holds(flattened && sfa.is_some() && !m.constant().is_multiple_of(128), ReasonCode::OperandLayout);
 
     let rows = batch.as_ref().and_then(|batch| batch.times(m));
     let exceeds = |dim: Option<&Dim>, most: u64| {
@@ -73,7 +75,8 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     let own = batch.as_ref();
     let of_a = if flattened { (rows.as_ref(), Some(&single)) } else { (Some(m), own) };
     let of_b = (Some(n), if b_leading.is_empty() { Some(&single) } else { own });
-    holds(scales_beyond(of_a.0, of_a.1) || scales_beyond(of_b.0, of_b.1), ReasonCode::ExtentRange);
+    let of_a = sfa.is_some() && scales_beyond(of_a.0, of_a.1);
+    holds(of_a || scales_beyond(of_b.0, of_b.1), ReasonCode::ExtentRange);
 
     holds(!may_divide(k, rules.k_multiple), ReasonCode::KAlignment);
     let c = c.map(|c| (module.ty(c).element, &rules.c));

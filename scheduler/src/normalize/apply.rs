@@ -70,6 +70,7 @@ fn op_kind(tables: &Tables, new: &Made) -> OpKind {
         (Term::Mma(_), _) => OpKind::Mma,
         (Term::ScaledMma(_), _) => OpKind::ScaledMma(ScaledMma {
             block: block.unwrap_or_default(),
+            weight_only: !present(1),
             alpha: present(4),
             c: present(5),
             beta: present(6),

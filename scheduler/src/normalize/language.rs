@@ -4,11 +4,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
+use std::rc::Rc;
 use std::str::FromStr;
 
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
 use fourfold_ir::{Dim, ElementType, ScaleLayout, Shape, TensorType, broadcast_shape};
 
+use super::weight_only::WeightOnly;
 use crate::attribute::{self, Leaf, UnknownWord};
 
 egg::define_language! {
@@ -168,11 +170,13 @@ pub(crate) struct Applied {
     pub(crate) result: Id,
 }
 
-/// The analysis of the e-graph: types, and the log of applied rules.
+/// The analysis of the e-graph: types, the target, and the log of applied rules.
 #[derive(Debug, Default)]
 pub(crate) struct Types {
     pub(crate) tables: Tables,
     pub(crate) leaves: Vec<LeafInfo>,
+    /// The weight-only products that the target computes.
+    pub(crate) target: Rc<WeightOnly>,
     pub(crate) log: Vec<Applied>,
 }
 

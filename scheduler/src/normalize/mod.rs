@@ -13,7 +13,7 @@
 //! Regions are bounded, equal regions are rewritten once, and no limit is a time. The result depends on the
 //! arguments only. The time is proportional to the size of the program. Some rewrites are plain code, not
 //! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), and quantization
-//! and norms written out op by op (`written.rs`).
+//! and norms written out op by op (`written.rs`), and products that the target has no kernel for (`weight_only.rs`).
 
 mod activations;
 mod apply;
@@ -31,12 +31,13 @@ mod rule_match;
 mod rules;
 mod saturate;
 mod sharing;
+mod weight_only;
 mod written;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use fourfold_ir::{Entity, Op, OpKind, Program, Value, verify};
+use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program, Value, verify};
 
 use self::apply::apply;
 use self::draft::Draft;
@@ -46,6 +47,7 @@ use self::region::{region, roots};
 use self::rules::RULES;
 use self::saturate::Saturation;
 use self::sharing::{SHARING_RULES, repeat, share};
+use self::weight_only::{WEIGHT_ONLY_RULES, WeightOnly, lower};
 pub(crate) use self::written::near_miss;
 use self::written::{WRITTEN_RULES, recognize};
 
@@ -187,12 +189,28 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
         why: rule.why,
         contract: rule.contract,
     });
-    rules.chain(sharing).chain(written)
+    rules.chain(sharing).chain(written).chain(WEIGHT_ONLY_RULES.iter().copied())
 }
 
 /// Rewrites a program into an equivalent one in which products of block-scaled operands are `scaled_mma`.
 /// Never fails. The result depends on the arguments only.
+///
+/// Products of a 16-bit value and a dequantized weight stay as they are: [`normalize_for`] rewrites them.
 pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
+    normalize_by(program, options, None)
+}
+
+/// Like [`normalize`], for a target. A product of a 16-bit value and a dequantized weight becomes a weight-only
+/// `scaled_mma` if the target has a kernel for it, and else the other way round, if the target's library computes it.
+pub fn normalize_for(
+    program: &Program,
+    options: &NormalizeOptions,
+    capabilities: &Capabilities,
+) -> Normalized {
+    normalize_by(program, options, Some(WeightOnly::of(capabilities)))
+}
+
+fn normalize_by(program: &Program, options: &NormalizeOptions, target: Option<WeightOnly>) -> Normalized {
     /// The maximum number of rounds. A rewritten region may enable rules in another, so each round visits all regions.
     /// No known program needs more than three.
     const MOST_ROUNDS: usize = 6;
@@ -201,13 +219,17 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
     // Before the rounds, so that their rules see the ops that were written out, and rows that are not repeated.
     let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
     changed |= repeat(&mut draft, RULES.len());
+    let target = target.unwrap_or_default();
+    let first = RULES.len() + SHARING_RULES.len() + WRITTEN_RULES.len();
+    changed |= lower(&mut draft, &target, first, options.contract);
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
             if draft.note(root).gone {
                 continue;
             }
-            let saturation = saturation.get_or_insert_with(|| Saturation::new(compiled(*options)));
+            let saturation =
+                saturation.get_or_insert_with(|| Saturation::new(compiled(*options), target.clone()));
             let region = region(&draft, &mut saturation.tables, root);
             if let Some(rewritten) = saturation.rewrite(&region.expression) {
                 apply(&mut draft, &saturation.tables, &region, &rewritten);
@@ -317,7 +339,9 @@ fn steps(rules: &[usize]) -> Vec<Step> {
             Some(rule) => Step { rule: rule.name, contract: rule.contract },
             None => {
                 let sharing = SHARING_RULES.iter().map(|rule| (rule.name, false));
-                let mut known = sharing.chain(WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract)));
+                let written = WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract));
+                let weight_only = WEIGHT_ONLY_RULES.iter().map(|rule| (rule.name, rule.contract));
+                let mut known = sharing.chain(written).chain(weight_only);
                 let (rule, contract) = known.nth(rule - RULES.len()).expect("a rule has a position");
                 Step { rule, contract }
             }

@@ -8,7 +8,7 @@ use super::rule_match::RuleMatch;
 
 /// The properties of an `mma` of two dequantized operands that select a rule.
 pub(crate) struct Product {
-    /// True for NVFP4 on both sides; false for one MX format on both, not dequantized to f16.
+    /// True for NVFP4; false for an MX format, not dequantized to f16. Two dequantized operands have one format.
     pub(crate) nvfp4: bool,
     /// True if a side has a per-tensor factor.
     pub(crate) factors: bool,
@@ -56,6 +56,55 @@ pub(crate) fn scaled_mma(matched: &mut RuleMatch<'_>, applies: fn(&Product) -> b
     let none = matched.absent();
     let (to, block) = (matched.get("?e"), matched.get("?v"));
     vec![matched.add(Term::ScaledMma([to, block, a, sfa, b, sfb, alpha, none, none]))]
+}
+
+/// Rewrites an `mma` of a 16-bit value, perhaps widened, and a dequantized weight to a weight-only `scaled_mma`.
+pub(crate) fn weight_only(matched: &mut RuleMatch<'_>, applies: fn(&Product) -> bool) -> Vec<Id> {
+    let [x, b, sb, gb] = ["?x", "?b", "?sb", "?gb"].map(|name| matched.get(name));
+    let Some(Attribute::Own(OwnAttribute::Block(block))) = matched.attribute(matched.get("?v")) else {
+        return vec![];
+    };
+    let (Some(Attribute::Element(result)), Some(b_element), Some(scale)) =
+        (matched.attribute(matched.get("?e")), matched.element(b), matched.element(sb))
+    else {
+        return vec![];
+    };
+    let Some((a, widening)) = half(matched, x) else { return vec![] };
+    let Some(a_element) = matched.element(a) else { return vec![] };
+    let format = BlockFormat { a: a_element, b: b_element, scale, block };
+    let nvfp4 = format == BlockFormat::NVFP4.weight_only(a_element);
+    let no_factor = matched.is_absent(gb);
+    let product = Product { nvfp4, factors: !no_factor, wide: result == ElementType::F32 };
+    // f16 does not hold the range of powers of two.
+    let narrow = matched.element(x) == Some(ElementType::F16);
+    if !format.is_standard()
+        || !applies(&product)
+        || (!nvfp4 && narrow)
+        || !matched.has_weight_only_kernel(format, b)
+    {
+        return vec![];
+    }
+    if let Some(widening) = widening {
+        matched.using(widening);
+    }
+    let sfb = blocked(matched, sb);
+    let none = matched.absent();
+    let alpha = if no_factor { none } else { gb };
+    let (to, block) = (matched.get("?e"), matched.get("?v"));
+    vec![matched.add(Term::ScaledMma([to, block, a, none, b, sfb, alpha, none, none]))]
+}
+
+/// The 16-bit value that a class is, or that it widens by a `convert`, which is returned too.
+fn half(matched: &RuleMatch<'_>, x: Id) -> Option<(Id, Option<Term>)> {
+    if matched.element(x)?.is_half() {
+        return Some((x, None));
+    }
+    matched.terms(x).into_iter().find_map(|term| match term {
+        Term::Convert([_, y]) if matched.element(y).is_some_and(ElementType::is_half) => {
+            Some((y, Some(term)))
+        }
+        _ => None,
+    })
 }
 
 fn multiply(matched: &mut RuleMatch<'_>, left: Id, right: Id) -> Id {

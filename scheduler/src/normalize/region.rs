@@ -196,12 +196,13 @@ impl Nodes<'_> {
         let mut of = |attribute| self.nodes.add(Term::Attribute(attribute));
         let term = match (&operation.kind, &operands[..]) {
             (OpKind::Mma, &[a, b]) => Term::Mma([of(Attribute::Element(ty.element)), a, b]),
-            (OpKind::ScaledMma(mma), &[a, sfa, b, sfb, ..]) => {
+            (OpKind::ScaledMma(mma), &[a, ref rest @ ..]) => {
                 let (element, block) =
                     (of(Attribute::Element(ty.element)), of(Attribute::Own(OwnAttribute::Block(mma.block))));
-                let mut named = operands[4..].iter().copied();
-                let [alpha, c, beta] = [mma.alpha, mma.c, mma.beta].map(|present| {
-                    let operand = if present { named.next() } else { None };
+                let mut rest = rest.iter().copied();
+                let present = [!mma.weight_only, true, true, mma.alpha, mma.c, mma.beta];
+                let [sfa, b, sfb, alpha, c, beta] = present.map(|present| {
+                    let operand = if present { rest.next() } else { None };
                     operand.unwrap_or_else(|| self.nodes.add(Term::Absent))
                 });
                 Term::ScaledMma([element, block, a, sfa, b, sfb, alpha, c, beta])

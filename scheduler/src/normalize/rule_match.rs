@@ -1,7 +1,7 @@
 //! Rules, and the match of a rule: queries for its conditions, and terms added with a record for the proof.
 
 use egg::{Applier, Id, Language, Pattern, PatternAst, Rewrite, Subst, Symbol, Var};
-use fourfold_ir::{ElementType, TensorType};
+use fourfold_ir::{BlockFormat, ElementType, TensorType};
 
 use super::language::{Applied, Attribute, OwnAttribute, Term, Terms, Types, attribute, type_of};
 
@@ -52,6 +52,12 @@ impl RuleMatch<'_> {
     /// The number, if the class is a splat constant.
     pub(crate) fn splat(&self, class: Id) -> Option<f64> {
         self.egraph[class].data.splat.map(f64::from_bits)
+    }
+
+    /// Returns whether the target has a kernel for a weight-only product with this B.
+    pub(crate) fn has_weight_only_kernel(&self, format: BlockFormat, b: Id) -> bool {
+        let Some([.., n, k]) = self.ty(b).map(|ty| &ty.shape[..]) else { return false };
+        self.egraph.analysis.target.has_kernel(format, n, k)
     }
 
     /// Returns whether several ops, or an op and the caller, use a value of the class.

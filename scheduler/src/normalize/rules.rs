@@ -33,6 +33,8 @@ const fn contract(
 
 const MMA_OF_DEQUANTIZED: &str = "(mma ?e (dequantize ?d ?v ?a ?sa ?ga) (dequantize ?d ?v ?b ?sb ?gb))";
 
+const MMA_OF_WEIGHT: &str = "(mma ?e ?x (dequantize ?d ?v ?b ?sb ?gb))";
+
 /// All rules, in the order in which proofs prefer them.
 pub(crate) const RULES: &[Rule] = &[
     exact(
@@ -65,6 +67,37 @@ pub(crate) const RULES: &[Rule] = &[
         "drops the limited range that the dequantized type imposes on code · 2^e, and the roundings of factors if \
          there are any. Range: no code · 2^e · g overflows or is infinite; with factors, neither gA·gB nor the sum \
          without them overflows or underflows",
+    ),
+    exact(
+        "mma-of-dequantized-weight-is-weight-only",
+        MMA_OF_WEIGHT,
+        |matched| products::weight_only(matched, |product| product.nvfp4 && !product.factors && product.wide),
+        "code · scale has 6 significant bits from 2^-10 to 2688, so f16, bf16 and f32 hold the dequantized weight, and f32 \
+         a widened x. Both products take the sum of the same terms in f64 with k ascending, and round it to f32",
+    ),
+    contract(
+        "factor-of-dequantized-weight-is-alpha",
+        MMA_OF_WEIGHT,
+        |matched| products::weight_only(matched, |product| product.nvfp4 && product.factors),
+        "drops the rounding of each dequantized element code · scale · g, rounds alpha·acc instead, and rounds the sum \
+         to f32 before it is rounded to a narrower result. Range: neither code · scale · g nor the sum without g \
+         overflows or underflows",
+    ),
+    contract(
+        "narrow-mma-is-weight-only",
+        MMA_OF_WEIGHT,
+        |matched| {
+            products::weight_only(matched, |product| product.nvfp4 && !product.factors && !product.wide)
+        },
+        "rounds the sum to f32 and then to the result type, instead of once. Range: in f16, a sum that is \
+         less than 2^-8 from ±65520, where f16 overflows, may be rounded to either side",
+    ),
+    contract(
+        "mma-of-mx-weight-is-weight-only",
+        MMA_OF_WEIGHT,
+        |matched| products::weight_only(matched, |product| !product.nvfp4),
+        "drops the limited range that the dequantized type imposes on code · 2^e, and the rounding of a factor if \
+         there is one. Range: no code · 2^e · g overflows or underflows; with a factor, neither does the sum without it",
     ),
     exact(
         "factor-is-alpha",

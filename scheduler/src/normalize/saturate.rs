@@ -9,17 +9,19 @@ use egg::{Id, Language, Rewrite, Runner};
 use super::expression::Expression;
 use super::extract::{Rewritten, extract};
 use super::language::{Tables, Term, Terms, Types};
+use super::weight_only::WeightOnly;
 
 /// Rewrites regions; equal regions are rewritten once.
 pub(crate) struct Saturation {
     rules: Vec<Rewrite<Term, Types>>,
     pub(crate) tables: Tables,
     known: HashMap<Expression, Option<Rc<Rewritten>>>,
+    target: Rc<WeightOnly>,
 }
 
 impl Saturation {
-    pub(crate) fn new(rules: Vec<Rewrite<Term, Types>>) -> Saturation {
-        Saturation { rules, tables: Tables::default(), known: HashMap::new() }
+    pub(crate) fn new(rules: Vec<Rewrite<Term, Types>>, target: WeightOnly) -> Saturation {
+        Saturation { rules, tables: Tables::default(), known: HashMap::new(), target: Rc::new(target) }
     }
 
     /// The rewritten form of a region; `None` if it is unchanged.
@@ -42,6 +44,7 @@ impl Saturation {
         let types = Types {
             tables: std::mem::take(&mut self.tables),
             leaves: expression.leaves.clone(),
+            target: Rc::clone(&self.target),
             log: Vec::new(),
         };
         let mut egraph = Terms::new(types);

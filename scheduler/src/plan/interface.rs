@@ -97,12 +97,9 @@ impl Plan {
         let named = |role: &str, value: Value| (role.to_owned(), value);
         match self {
             Plan::ScaledMma(plan) => {
-                let mut operands = vec![
-                    named("a", plan.a),
-                    named("sfa", plan.sfa),
-                    named("b", plan.b),
-                    named("sfb", plan.sfb),
-                ];
+                let mut operands = vec![named("a", plan.a)];
+                operands.extend(plan.sfa.map(|sfa| named("sfa", sfa)));
+                operands.extend([named("b", plan.b), named("sfb", plan.sfb)]);
                 operands.extend(plan.c.map(|c| named("c", c)));
                 let read: Vec<(String, Value)> =
                     numbered("x", plan.operands.iter().map(|operand| operand.value).collect());

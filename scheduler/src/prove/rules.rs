@@ -147,7 +147,11 @@ impl Condition {
                     Type { element: Some(format.scale), class: Class::BlockedScales, inlined: false };
                 of("?a").element == Some(format.a)
                     && of("?b").element == Some(format.b)
-                    && of("?sfa") == blocked
+                    && if format.is_weight_only() {
+                        of("?sfa").class == Class::NoValue
+                    } else {
+                        of("?sfa") == blocked
+                    }
                     && of("?sfb") == blocked
                     && of("?c").element.is_none_or(|element| capability.c(element).is_some())
             }

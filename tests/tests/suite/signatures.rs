@@ -90,7 +90,7 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> ScaledMm
         k: Dim::fixed(96),
         b_batched: false,
         a: value("a"),
-        sfa: value("sfa"),
+        sfa: Some(value("sfa")),
         b: value("b"),
         sfb: value("sfb"),
         alpha: None,

@@ -42,7 +42,8 @@ pub struct Epilogue<'a> {
 pub enum ScaledMmaKernel {
     /// Exact integer sums within blocks, f32 across blocks. For FP4 with e4m3 scales, on AVX-512 VNNI.
     Vnni,
-    /// Exact f32 operands and f32 sums. For FP4 with e4m3 scales, on any machine.
+    /// Exact f32 operands and f32 sums. For every format, on any machine, while scales and `bf16` elements are within
+    /// f32's range: `f16` and FP4 with e4m3 scales always are.
     Float,
     /// Exact f64 operands and f64 sums. For every format, on any machine.
     Double,
@@ -52,11 +53,11 @@ impl ScaledMmaKernel {
     /// The kernels that support these operands on this machine, fastest first.
     pub fn available(a: &BlockScaled, b: &BlockScaled) -> Vec<ScaledMmaKernel> {
         let mut kernels = Vec::new();
-        if a.is_fp4_with_e4m3() && b.is_fp4_with_e4m3() {
-            #[cfg(target_arch = "x86_64")]
-            if vnni::is_supported() {
-                kernels.push(ScaledMmaKernel::Vnni);
-            }
+        #[cfg(target_arch = "x86_64")]
+        if a.is_fp4_with_e4m3() && b.is_fp4_with_e4m3() && vnni::is_supported() {
+            kernels.push(ScaledMmaKernel::Vnni);
+        }
+        if a.magnitudes().fit_f32(b.magnitudes(), a.shape().k) {
             kernels.push(ScaledMmaKernel::Float);
         }
         kernels.push(ScaledMmaKernel::Double);
@@ -122,7 +123,7 @@ pub fn scaled_mma(
     element: ElementType,
     out: &mut [u8],
 ) -> Result<(), ScaledMmaError> {
-    scaled_mma_with(ScaledMmaKernel::available(a, b)[0], a, b, epilogue, element, out)
+    run(ScaledMmaKernel::available(a, b)[0], a, b, epilogue, element, out)
 }
 
 /// Like [`scaled_mma`], with a given kernel, for comparing kernels.
@@ -140,6 +141,17 @@ pub fn scaled_mma_with(
     if !ScaledMmaKernel::available(a, b).contains(&kernel) {
         return Err(ScaledMmaError::Kernel(kernel));
     }
+    run(kernel, a, b, epilogue, element, out)
+}
+
+fn run(
+    kernel: ScaledMmaKernel,
+    a: &BlockScaled,
+    b: &BlockScaled,
+    epilogue: Epilogue,
+    element: ElementType,
+    out: &mut [u8],
+) -> Result<(), ScaledMmaError> {
     let (a_shape, b_shape) = (a.shape(), b.shape());
     let is_shared = b_shape.batch == 1;
     if (a_shape.k, a_shape.block) != (b_shape.k, b_shape.block)

@@ -1,22 +1,28 @@
-//! Operands of a block-scaled multiplication: codes, scales and decoding.
+//! Operands of a block-scaled multiplication: codes, scales, decoding, and the range of the elements.
 
 use fourfold_ir::numeric;
 use fourfold_ir::{ElementType, ScaleLayout};
 
-use crate::fallback::codec::Number;
+use crate::fallback::codec::{Codec, Number};
 
-/// A batch of block-scaled matrices `[batch, rows, k]`. Element (r, j) is `code(r, j) · scale(r, j / block)`.
+/// A batch of block-scaled matrices `[batch, rows, k]`. Element (r, j) is `code(r, j) · scale(r, j / block)`. A matrix
+/// of `f16` or `bf16` has no scales: its codes are its elements.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockScaled<'a> {
     codes: &'a [u8],
     element: ElementType,
-    scales: &'a [u8],
-    scale_element: ElementType,
-    layout: ScaleLayout,
+    scales: Option<Scales<'a>>,
     batch: usize,
     rows: usize,
     k: usize,
     block: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Scales<'a> {
+    bytes: &'a [u8],
+    element: ElementType,
+    layout: ScaleLayout,
 }
 
 /// The shape of a [`BlockScaled`] operand.
@@ -42,6 +48,12 @@ pub enum OperandError {
         data: ElementType,
         /// The scales' element type.
         scale: ElementType,
+    },
+    /// The element type requires scales.
+    #[error("{data} elements are not an operand without scales; expected f16 or bf16")]
+    Unscaled {
+        /// The element type.
+        data: ElementType,
     },
     /// K is not a multiple of the block, or the block is not 16 or 32.
     #[error("K = {k} is not a whole number of blocks of {block} elements (16 or 32)")]
@@ -78,28 +90,36 @@ impl<'a> BlockScaled<'a> {
         shape: BlockScaledShape,
     ) -> Result<BlockScaled<'a>, OperandError> {
         let BlockScaledShape { batch, rows, k, block } = shape;
+        let blocks = k.checked_div(block).unwrap_or(0);
         if !element.is_block_data() || !scale_element.is_scale() {
             return Err(OperandError::Element { data: element, scale: scale_element });
         }
-        if !matches!(block, 16 | 32) || !k.is_multiple_of(block) {
-            return Err(OperandError::Block { k, block });
-        }
-        let code_bytes = product(&[batch, rows, k / 2, element.storage_bits() / 4]);
+        check_codes(codes, element, shape)?;
         let scale_bytes = match layout {
-            ScaleLayout::Linear => product(&[batch, rows, k / block]),
+            ScaleLayout::Linear => product(&[batch, rows, blocks]),
             ScaleLayout::Blocked => {
-                numeric::checked_blocked_len(rows, k / block).and_then(|matrix| matrix.checked_mul(batch))
+                numeric::checked_blocked_len(rows, blocks).and_then(|matrix| matrix.checked_mul(batch))
             }
         };
-        for (what, expected, found) in
-            [("codes", code_bytes, codes.len()), ("scales", scale_bytes, scales.len())]
-        {
-            if expected != Some(found) {
-                let expected = expected.unwrap_or(usize::MAX);
-                return Err(OperandError::Size { what, shape, expected, found });
-            }
+        check_size("scales", shape, scale_bytes, scales.len())?;
+        let scales = Some(Scales { bytes: scales, element: scale_element, layout });
+        Ok(BlockScaled { codes, element, scales, batch, rows, k, block })
+    }
+
+    /// Wraps a matrix of `f16` or `bf16` elements, which has no scales. `shape` states the block of the other operand.
+    ///
+    /// # Errors
+    /// When the element type is another, K is not a multiple of the block, or the size does not match the shape.
+    pub fn unscaled(
+        (elements, element): (&'a [u8], ElementType),
+        shape: BlockScaledShape,
+    ) -> Result<BlockScaled<'a>, OperandError> {
+        if !element.is_half() {
+            return Err(OperandError::Unscaled { data: element });
         }
-        Ok(BlockScaled { codes, element, scales, scale_element, layout, batch, rows, k, block })
+        check_codes(elements, element, shape)?;
+        let BlockScaledShape { batch, rows, k, block } = shape;
+        Ok(BlockScaled { codes: elements, element, scales: None, batch, rows, k, block })
     }
 
     /// The shape.
@@ -112,9 +132,9 @@ impl<'a> BlockScaled<'a> {
         self.element
     }
 
-    /// The element type of the scales.
-    pub fn scale_element(&self) -> ElementType {
-        self.scale_element
+    /// The element type of the scales; `None` without scales.
+    pub fn scale_element(&self) -> Option<ElementType> {
+        self.scales.map(|scales| scales.element)
     }
 
     /// Blocks per row.
@@ -130,7 +150,56 @@ impl<'a> BlockScaled<'a> {
     /// Returns true for NVFP4 codes and scales, with any block. Every operand then has at most six significant bits,
     /// and every product of two is a multiple of 2^-20.
     pub(super) fn is_fp4_with_e4m3(&self) -> bool {
-        self.element == ElementType::F4E2M1FN && self.scale_element == ElementType::F8E4M3FN
+        self.element == ElementType::F4E2M1FN && self.scale_element() == Some(ElementType::F8E4M3FN)
+    }
+
+    /// The range of the elements: from the type where that is narrow, else from the data.
+    pub(super) fn magnitudes(&self) -> Magnitudes {
+        let codes = match self.element {
+            ElementType::F4E2M1FN => Magnitudes { unit: -1, limit: 3 },
+            ElementType::F8E4M3FN => Magnitudes { unit: -9, limit: 9 },
+            ElementType::F8E5M2 => Magnitudes { unit: -16, limit: 16 },
+            ElementType::F16 => Magnitudes { unit: -24, limit: 16 },
+            _ => self.bf16_magnitudes(),
+        };
+        let scales = match self.scale_element() {
+            None => Magnitudes { unit: 0, limit: 0 },
+            Some(ElementType::F8E4M3FN) => Magnitudes { unit: -9, limit: 9 },
+            Some(_) => self.e8m0_magnitudes(),
+        };
+        codes.times(scales)
+    }
+
+    fn bf16_magnitudes(&self) -> Magnitudes {
+        // The exponents of finite elements; subnormals have that of 1.
+        let exponents = self.codes.as_chunks::<2>().0.iter().filter_map(|pair| {
+            let bits = u16::from_le_bytes(*pair) & 0x7FFF;
+            (bits != 0 && bits < 0x7F80).then(|| i32::from(bits >> 7).max(1) - 127)
+        });
+        let (low, high) = exponents.fold((i32::MAX, i32::MIN), |(low, high), e| (low.min(e), high.max(e)));
+        if low > high {
+            return Magnitudes { unit: 0, limit: 0 };
+        }
+        Magnitudes { unit: low - 7, limit: high + 1 }
+    }
+
+    fn e8m0_magnitudes(&self) -> Magnitudes {
+        let (mut low, mut high) = (0xFF, 0);
+        for row in 0..self.all_rows() {
+            for first in (0..self.blocks()).step_by(4) {
+                let four = self.four_scales(row, first);
+                for scale in &four[..4.min(self.blocks() - first)] {
+                    // NaN is NaN in any arithmetic.
+                    if *scale != 0xFF {
+                        (low, high) = (low.min(*scale), high.max(*scale));
+                    }
+                }
+            }
+        }
+        if low > high {
+            return Magnitudes { unit: 0, limit: 0 };
+        }
+        Magnitudes { unit: i32::from(low) - 127, limit: i32::from(high) - 126 }
     }
 
     /// The bytes of one row of codes.
@@ -139,12 +208,13 @@ impl<'a> BlockScaled<'a> {
         &self.codes[row * row_bytes..][..row_bytes]
     }
 
-    /// The bytes of four scales of a row, from block `first` on; 0 after the last block.
+    /// The bytes of four scales of a row, from block `first` on; 0 after the last block, and without scales.
     #[inline]
     pub(super) fn four_scales(&self, row: usize, first: usize) -> [u8; 4] {
         debug_assert!(first.is_multiple_of(4));
+        let Some(Scales { bytes, layout, .. }) = self.scales else { return [0; 4] };
         let columns = self.blocks();
-        let start = match self.layout {
+        let start = match layout {
             ScaleLayout::Linear => row * columns + first,
             ScaleLayout::Blocked => {
                 let matrix = row / self.rows;
@@ -153,13 +223,57 @@ impl<'a> BlockScaled<'a> {
             }
         };
         if columns - first >= 4 {
-            return *self.scales[start..].first_chunk().expect("the constructor checked the size");
+            return *bytes[start..].first_chunk().expect("the constructor checked the size");
         }
         let mut four = [0; 4];
-        for (scale, byte) in four.iter_mut().zip(&self.scales[start..][..columns - first]) {
+        for (scale, byte) in four.iter_mut().zip(&bytes[start..][..columns - first]) {
             *scale = *byte;
         }
         four
+    }
+}
+
+/// Checks the block, and the size of codes or elements.
+fn check_codes(codes: &[u8], element: ElementType, shape: BlockScaledShape) -> Result<(), OperandError> {
+    let BlockScaledShape { batch, rows, k, block } = shape;
+    if !matches!(block, 16 | 32) || !k.is_multiple_of(block) {
+        return Err(OperandError::Block { k, block });
+    }
+    check_size("codes", shape, product(&[batch, rows, k / 2, element.storage_bits() / 4]), codes.len())
+}
+
+fn check_size(
+    what: &'static str,
+    shape: BlockScaledShape,
+    expected: Option<usize>,
+    found: usize,
+) -> Result<(), OperandError> {
+    if expected == Some(found) {
+        return Ok(());
+    }
+    Err(OperandError::Size { what, shape, expected: expected.unwrap_or(usize::MAX), found })
+}
+
+/// Bounds of the finite elements of an operand: multiples of 2^unit with magnitudes below 2^limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Magnitudes {
+    unit: i32,
+    limit: i32,
+}
+
+impl Magnitudes {
+    fn times(self, other: Magnitudes) -> Magnitudes {
+        Magnitudes { unit: self.unit + other.unit, limit: self.limit + other.limit }
+    }
+
+    /// Returns true if f32 holds the elements, their products with those of `other`, and sums of `terms` products up
+    /// to rounding: nothing overflows, and no unit is below the least subnormal. A product has at most 11 + 6
+    /// significant bits.
+    pub(super) fn fit_f32(self, other: Magnitudes, terms: usize) -> bool {
+        let product = self.times(other);
+        let doublings = usize::BITS - terms.leading_zeros();
+        let fits = |magnitudes: Magnitudes| magnitudes.unit >= -149 && magnitudes.limit <= 127;
+        fits(self) && fits(other) && fits(product) && product.limit + doublings as i32 <= 127
     }
 }
 
@@ -182,8 +296,8 @@ impl<T: Number + std::ops::Mul<Output = T>> Decoder<T> {
             ElementType::F8E4M3FN => [numeric::e4m3_to_f32(byte); 2],
             _ => [numeric::e5m2_to_f32(byte); 2],
         };
-        let scale = |byte: u8| match operand.scale_element {
-            ElementType::F8E4M3FN => numeric::ue4m3_to_f32(byte),
+        let scale = |byte: u8| match operand.scale_element() {
+            Some(ElementType::F8E4M3FN) => numeric::ue4m3_to_f32(byte),
             _ => numeric::e8m0_to_f32(byte),
         };
         Decoder {
@@ -197,6 +311,14 @@ impl<T: Number + std::ops::Mul<Output = T>> Decoder<T> {
     #[inline]
     pub(super) fn row(&self, operand: &BlockScaled, row: usize, first_block: usize, out: &mut [T]) {
         match operand.block {
+            _ if operand.scales.is_none() => {
+                Codec::plain(operand.element).read(
+                    operand.row_codes(row),
+                    first_block * operand.block,
+                    1,
+                    out,
+                );
+            }
             16 => self.row_of::<16>(operand, row, first_block, out),
             _ => self.row_of::<32>(operand, row, first_block, out),
         }

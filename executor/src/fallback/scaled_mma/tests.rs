@@ -30,7 +30,8 @@ struct Matrix {
     scale_element: ElementType,
     layout: ScaleLayout,
     shape: BlockScaledShape,
-    codes: Vec<u8>,
+    /// Codes, or the bits of 16-bit elements, which have no scales.
+    codes: Vec<u16>,
     scales: Vec<u8>,
     /// The content of blocked padding.
     padding: u8,
@@ -45,11 +46,17 @@ impl Matrix {
         random: &mut Random,
     ) -> Matrix {
         let block = format.block as usize;
+        let halves = |least: u64, count: u64, random: &mut Random| {
+            (least + random.next() % count) as u16 | u16::from(random.below(2)) << 15
+        };
         let code = |random: &mut Random| match element {
-            ElementType::F4E2M1FN => random.below(16),
+            ElementType::F4E2M1FN => u16::from(random.below(16)),
             // Finite codes of either sign.
-            ElementType::F8E4M3FN => random.below(0x7F) | random.below(2) << 7,
-            _ => random.below(0x7C) | random.below(2) << 7,
+            ElementType::F8E4M3FN => u16::from(random.below(0x7F) | random.below(2) << 7),
+            ElementType::F8E5M2 => u16::from(random.below(0x7C) | random.below(2) << 7),
+            // 2^-8 to 2^8 with a full significand.
+            ElementType::F16 => halves(7 << 10, 16 << 10, random),
+            _ => halves(119 << 7, 16 << 7, random),
         };
         let scale = |random: &mut Random| match format.scale {
             ElementType::F8E4M3FN => random.below(0x7F),
@@ -79,10 +86,13 @@ impl Matrix {
 
     fn store(&self) -> (Vec<u8>, Vec<u8>) {
         let BlockScaledShape { batch, rows, k, block } = self.shape;
-        let codes = if self.element == ElementType::F4E2M1FN {
-            numeric::pack_e2m1(&self.codes)
-        } else {
-            self.codes.clone()
+        let narrow = || self.codes.iter().map(|code| *code as u8).collect::<Vec<u8>>();
+        let codes = match self.element {
+            ElementType::F4E2M1FN => numeric::pack_e2m1(&narrow()),
+            ElementType::F16 | ElementType::BF16 => {
+                self.codes.iter().flat_map(|bits| bits.to_le_bytes()).collect()
+            }
+            _ => narrow(),
         };
         if self.layout == Linear {
             return (codes, self.scales.clone());
@@ -100,9 +110,11 @@ impl Matrix {
     fn value(&self, row: usize, column: usize) -> f64 {
         let code = self.codes[row * self.shape.k + column];
         let code = match self.element {
-            ElementType::F4E2M1FN => numeric::e2m1_to_f32(code),
-            ElementType::F8E4M3FN => numeric::e4m3_to_f32(code),
-            _ => numeric::e5m2_to_f32(code),
+            ElementType::F4E2M1FN => numeric::e2m1_to_f32(code as u8),
+            ElementType::F8E4M3FN => numeric::e4m3_to_f32(code as u8),
+            ElementType::F8E5M2 => numeric::e5m2_to_f32(code as u8),
+            ElementType::F16 => return f64::from(numeric::f16_bits_to_f32(code)),
+            _ => return f64::from(numeric::bf16_bits_to_f32(code)),
         };
         let scale = self.scales[row * (self.shape.k / self.shape.block) + column / self.shape.block];
         let scale = match self.scale_element {
@@ -115,6 +127,9 @@ impl Matrix {
     /// Runs `with` on the operand in its memory format.
     fn with<T>(&self, with: impl FnOnce(&BlockScaled) -> T) -> T {
         let (codes, scales) = self.store();
+        if self.element.is_half() {
+            return with(&BlockScaled::unscaled((&codes, self.element), self.shape).unwrap());
+        }
         let scales = (scales.as_slice(), self.scale_element, self.layout);
         with(&BlockScaled::new((&codes, self.element), scales, self.shape).unwrap())
     }
@@ -184,7 +199,8 @@ fn every_format_is_within_the_bound() {
     use ElementType::{F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU};
     let mut random = Random(2);
     let data = [F4E2M1FN, F8E4M3FN, F8E5M2];
-    for (a, b) in data.into_iter().flat_map(|a| data.map(|b| (a, b))) {
+    let a_data = data.into_iter().chain([ElementType::F16, ElementType::BF16]);
+    for (a, b) in a_data.flat_map(|a| data.map(|b| (a, b))) {
         for (scale, block) in [(F8E8M0FNU, 32), (F8E4M3FN, 32), (F8E4M3FN, 16), (F8E8M0FNU, 16)] {
             let format = BlockFormat { a, b, scale, block };
             for m in [2, 11] {
@@ -192,6 +208,62 @@ fn every_format_is_within_the_bound() {
                 let b = Matrix::random(format, b, Linear, [1, 19, 96], &mut random);
                 check_accuracy(&a, &b);
             }
+        }
+    }
+}
+
+#[test]
+fn a_16_bit_a_is_within_the_bound_in_f32_and_in_f64() {
+    let mut random = Random(15);
+    for a_type in [ElementType::F16, ElementType::BF16] {
+        for (m, n, k) in [(1, 91, 208), (5, 33, 16), (37, 70, 528), (130, 45, 64)] {
+            let format = BlockFormat::NVFP4.weight_only(a_type);
+            let a = Matrix::random(format, a_type, Linear, [2, m, k], &mut random);
+            for batch in [1, 2] {
+                let b = Matrix::random(format, format.b, Blocked, [batch, n, k], &mut random);
+                assert_eq!(kernels(&a, &b), [ScaledMmaKernel::Float, ScaledMmaKernel::Double]);
+                check_accuracy(&a, &b);
+            }
+        }
+    }
+}
+
+#[test]
+fn f32_is_used_exactly_where_its_range_suffices() {
+    let mut random = Random(16);
+    let mut weight_only = |a_type: ElementType, of_b: BlockFormat| {
+        let format = of_b.weight_only(a_type);
+        let a = Matrix::random(format, a_type, Linear, [1, 3, 64], &mut random);
+        (a, Matrix::random(format, format.b, Blocked, [1, 5, 64], &mut random))
+    };
+    let (mut a, b) = weight_only(ElementType::BF16, BlockFormat::NVFP4);
+    // Beside NVFP4, whose elements are multiples of 2^-10 below 2^12, and for K = 64: below 2^108. The least subnormal
+    // of bf16, 2^-133, is large enough.
+    for (bits, fits) in [((127 + 107) << 7, true), ((127 + 108) << 7, false), (1, true)] {
+        a.codes[70] = bits;
+        assert_eq!(kernels(&a, &b)[0] == ScaledMmaKernel::Float, fits, "{bits:#x}");
+        check_accuracy(&a, &b);
+    }
+    // Infinity and NaN are the same in f32 and f64.
+    for bits in [0x7F80, 0xFF80, 0x7FC0] {
+        a.codes[70] = bits;
+        assert_eq!(kernels(&a, &b)[0], ScaledMmaKernel::Float);
+        let expected: Vec<bool> = naive(&a, &b).iter().map(|(sum, _)| sum.is_finite()).collect();
+        for kernel in kernels(&a, &b) {
+            let found = multiply(kernel, &a, &b, Epilogue::default());
+            assert_eq!(found.iter().map(|sum| sum.is_finite()).collect::<Vec<_>>(), expected);
+        }
+        assert_eq!(expected.iter().filter(|finite| !**finite).count(), 5);
+    }
+    let (a, mut b) = weight_only(ElementType::F16, BlockFormat::MXFP4);
+    for (scale, fits) in
+        [(0, false), (2, false), (3, true), (227, true), (228, false), (254, false), (255, true)]
+    {
+        b.scales[3] = scale;
+        assert_eq!(kernels(&a, &b)[0] == ScaledMmaKernel::Float, fits, "{scale}");
+        // With 2^127 sums overflow, and 0xFF is NaN.
+        if scale < 254 {
+            check_accuracy(&a, &b);
         }
     }
 }

@@ -67,7 +67,7 @@ fn outputs(m: u64) -> Fixture {
         k: Dim::fixed(k),
         b_batched: false,
         a: value(a),
-        sfa: value(sfa),
+        sfa: Some(value(sfa)),
         b: value(b),
         sfb: value(sfb),
         alpha: None,

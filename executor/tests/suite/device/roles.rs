@@ -45,7 +45,7 @@ fn every_role(m: u64) -> Fixture {
         k: Dim::fixed(64),
         b_batched: false,
         a: value("x"),
-        sfa: value("sx"),
+        sfa: Some(value("sx")),
         b: value("w"),
         sfb: value("sw"),
         alpha: Some(value("alpha")),

@@ -134,7 +134,13 @@ impl Translator<'_> {
         if let (Item::Dequantized(a), Item::Dequantized(b)) = (&a, &b)
             && self.is_scaled(a, b, right)
         {
-            return self.scaled_product(node, *a, *b, element, hint);
+            let (codes, scales, global) = (a.codes, Some(a.scales), a.global);
+            return self.scaled_product(node, (codes, scales, global), *b, element, hint);
+        }
+        if let (Item::Value(a), Item::Dequantized(b)) = (&a, &b)
+            && self.is_weight_only(*a, b, right, element)
+        {
+            return self.scaled_product(node, (*a, None, None), *b, element, hint);
         }
         // A weight keeps its per-tensor scale until after the product, where it costs one multiplication each.
         let (b, is_k_major, global) = match b {
@@ -268,55 +274,78 @@ impl Translator<'_> {
             scale: self.ty(a.scales).element,
             block: a.block,
         };
-        let (a_shape, b_shape) = (&self.ty(a.codes).shape, &self.ty(b.codes).shape);
-        let batch = |shape: &Shape| shape[..shape.len() - 2].to_vec();
         a.block == b.block
             && format.scale == self.ty(b.scales).element
             && format.is_standard()
             && !a.transposed
             && b.transposed == (right == Right::RowMajor)
+            && self.fit(a.codes, b.codes)
+    }
+
+    /// Returns true if a value of 16 bits, in which the graph multiplies, and a block-scaled matrix are the operands of
+    /// a weight-only product.
+    fn is_weight_only(&self, a: Value, b: &Dequantized, right: Right, element: ElementType) -> bool {
+        let of_b = |value: Value| self.ty(value).element;
+        let format = BlockFormat { a: element, b: of_b(b.codes), scale: of_b(b.scales), block: b.block };
+        format.is_weight_only()
+            && format.is_standard()
+            && self.ty(a).element == element
+            && b.transposed == (right == Right::RowMajor)
+            && self.fit(a, b.codes)
+    }
+
+    /// Returns true if K-major matrices have one K, and b has the batch of a or none.
+    fn fit(&self, a: Value, b: Value) -> bool {
+        let (a_shape, b_shape) = (&self.ty(a).shape, &self.ty(b).shape);
+        let batch = |shape: &Shape| shape[..shape.len().saturating_sub(2)].to_vec();
+        a_shape.len() >= 2
             && a_shape.last() == b_shape.last()
             && (b_shape.len() == 2 || batch(a_shape) == batch(b_shape))
     }
 
-    /// Writes the product of two block-scaled matrices.
+    /// Writes the product of a, with its scales and factor if it has them, and a block-scaled matrix.
     fn scaled_product(
         &mut self,
         node: &Node,
-        a: Dequantized,
+        (a, a_scales, a_global): (Value, Option<Value>, Option<Value>),
         b: Dequantized,
         element: ElementType,
         hint: &str,
     ) -> Result<Value, Problem> {
-        let alpha = match (a.global, b.global) {
+        let alpha = match (a_global, b.global) {
             (Some(left), Some(right)) => {
                 Some(self.pair(node, &format!("{hint}.alpha"), BinaryKind::Mul, left, right)?)
             }
             (one, other) => one.or(other),
         };
         let mut operands = Vec::new();
-        for (name, matrix) in [("a", a), ("b", b)] {
-            let blocked = match self.blocked.get(&matrix.scales) {
+        for (name, matrix, scales) in [("a", a, a_scales), ("b", b.codes, Some(b.scales))] {
+            operands.push(matrix);
+            let Some(scales) = scales else { continue };
+            operands.push(match self.blocked.get(&scales) {
                 Some(blocked) => *blocked,
                 None => {
-                    let ty =
-                        TensorType { layout: Some(ScaleLayout::Blocked), ..self.ty(matrix.scales).clone() };
+                    let ty = TensorType { layout: Some(ScaleLayout::Blocked), ..self.ty(scales).clone() };
                     let name = format!("{hint}.{name}.blocked");
-                    let blocked = self.step(&name, OpKind::SwizzleScales, &[matrix.scales], ty);
-                    self.blocked.insert(matrix.scales, blocked);
+                    let blocked = self.step(&name, OpKind::SwizzleScales, &[scales], ty);
+                    self.blocked.insert(scales, blocked);
                     blocked
                 }
-            };
-            operands.extend([matrix.codes, blocked]);
+            });
         }
         operands.extend(alpha);
-        let mut shape = self.shape(a.codes);
+        let mut shape = self.shape(a);
         let b_shape = self.shape(b.codes);
         if let (Some(last), [.., n, _]) = (shape.last_mut(), &b_shape[..]) {
             last.clone_from(n);
         }
-        let kind =
-            OpKind::ScaledMma(ScaledMma { block: a.block, alpha: alpha.is_some(), c: false, beta: false });
+        let kind = OpKind::ScaledMma(ScaledMma {
+            block: b.block,
+            weight_only: a_scales.is_none(),
+            alpha: alpha.is_some(),
+            c: false,
+            beta: false,
+        });
         let name = if element == ElementType::F32 { hint.to_owned() } else { format!("{hint}.product") };
         let value = self.step(&name, kind, &operands, TensorType::new(shape, ElementType::F32));
         Ok(self.converted(hint, value, element))

@@ -9,7 +9,7 @@ use crate::types::ScaleLayout::{self, Blocked, Linear};
 use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32};
 
 fn options(block: u32, alpha: bool, c: bool, beta: bool) -> OpKind {
-    OpKind::ScaledMma(ScaledMma { block, alpha, c, beta })
+    OpKind::ScaledMma(ScaledMma { block, weight_only: false, alpha, c, beta })
 }
 
 fn plain(block: u32) -> OpKind {
@@ -198,6 +198,76 @@ fn mx_by_hand() {
     let one = tensor(F4E2M1FN, &[1, 32], &[1.0; 32]);
     let d = run(plain(32), &[&one, &scale(0xFE), &one, &scale(0xFE)], ty(&[1, 1], F32));
     assert_eq!(d.to_f64(), [f64::INFINITY]);
+}
+
+fn weight_only(block: u32) -> OpKind {
+    OpKind::ScaledMma(ScaledMma { block, weight_only: true, alpha: false, c: false, beta: false })
+}
+
+#[test]
+fn a_16_bit_a_is_multiplied_as_it_is() {
+    let mx = |data| Format { data, scale: F8E8M0FNU, block: 32 };
+    let formats = [NVFP4, mx(F4E2M1FN), mx(F8E4M3FN), mx(F8E5M2)];
+    for (element, format) in [BF16, F16].into_iter().flat_map(|a| formats.map(|b| (a, b))) {
+        for (batch, b_batch, m, n, k) in
+            [(&[][..], &[][..], 37, 19, 96), (&[3], &[], 5, 7, 64), (&[2], &[2], 1, 9, 160)]
+        {
+            let dims = [batch, &[m, k]].concat();
+            let a = sample::tensor(element, dims, None, Rule::Normal, 21).unwrap();
+            let b = operand(&[b_batch, &[n]].concat(), k, format, 8);
+            // An A with scales of 1 has the same elements.
+            let blocks = [batch, &[m, k / format.block]].concat();
+            let ones = f32s(&blocks, &vec![1.0; blocks.iter().product()]);
+            let scaled = Operand { data: a.clone(), linear: ones.clone(), blocked: ones };
+            let expected = by_definition(&scaled, &b, format.block);
+            for sfb in [&b.linear, &b.blocked] {
+                let result = ty(&[batch, &[m, n]].concat(), F32);
+                let found = run(weight_only(format.block as u32), &[&a, &b.data, sfb], result).to_f32();
+                assert_eq!(found, expected, "{element} {} {}", format.data, format.scale);
+            }
+            assert!(expected.iter().any(|v| *v != expected[0]));
+        }
+    }
+}
+
+#[test]
+fn infinities_of_a_follow_ieee_and_the_epilogue_is_that_of_other_products() {
+    let scale = |values: &[f64]| Tensor::from_f64(F8E4M3FN, vec![2, 1], Some(Linear), values).unwrap();
+    let mut codes = vec![1.5; 16];
+    codes.extend([0.0, 1.0].repeat(8));
+    let b = tensor(F4E2M1FN, &[2, 16], &codes);
+    let row = |first: f64| [vec![first], vec![0.25; 15]].concat();
+    let rows = [row(f64::INFINITY), row(f64::NAN), row(-4.0)].concat();
+    let a = tensor(BF16, &[3, 16], &rows);
+    let sfb = scale(&[2.0, 0.5]);
+    let d = run(weight_only(16), &[&a, &b, &sfb], ty(&[3, 2], F32)).to_f64();
+    // Row 1 of B begins with 0, and infinity times zero is NaN.
+    assert_eq!(d[0], f64::INFINITY);
+    assert!(d[1..4].iter().all(|v| v.is_nan()));
+    assert_eq!(d[4..], [(-4.0 + 15.0 * 0.25) * 3.0, 8.0 * 0.25 * 0.5]);
+
+    let (alpha, c, beta) = (f32s(&[], &[0.5]), tensor(F16, &[3, 2], &[1.0; 6]), f32s(&[1], &[3.0]));
+    let kind =
+        OpKind::ScaledMma(ScaledMma { block: 16, weight_only: true, alpha: true, c: true, beta: true });
+    let scaled = run(kind, &[&a, &b, &sfb, &alpha, &c, &beta], ty(&[3, 2], F32)).to_f64();
+    assert_eq!(scaled[4..], [d[4] * 0.5 + 3.0, d[5] * 0.5 + 3.0]);
+}
+
+#[test]
+fn the_ends_of_e8m0_meet_those_of_bf16_in_the_sum() {
+    let scale = |byte| Tensor::new(F8E8M0FNU, vec![1, 1], Some(Linear), vec![byte]).unwrap();
+    let one = tensor(F4E2M1FN, &[1, 32], &[1.0; 32]);
+    let of = |a: f64, byte| {
+        let a = tensor(BF16, &[1, 32], &[a; 32]);
+        run(weight_only(32), &[&a, &one, &scale(byte)], ty(&[1, 1], F32)).to_f64()[0]
+    };
+    // The least subnormal of bf16 times 2^127, and 2^127 times 2^-127: neither factor limits the product.
+    assert_eq!(of(2f64.powi(-133), 254), 2f64.powi(-1));
+    assert_eq!(of(2f64.powi(127), 0), 32.0);
+    assert_eq!(of(2f64.powi(127), 254), f64::INFINITY);
+    // 32 · 2^-133 · 2^-127 is below half of the least subnormal of f32.
+    assert_eq!(of(2f64.powi(-133), 0), 0.0);
+    assert!(of(1.0, 255).is_nan());
 }
 
 #[test]

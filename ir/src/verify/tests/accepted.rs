@@ -173,7 +173,7 @@ fn a_matmul_fact_has_the_extents_the_format_and_the_layouts() {
         k: Dim::fixed(96),
         b_batched: false,
         format: BlockFormat::NVFP4,
-        sfa_layout: Blocked,
+        sfa_layout: Some(Blocked),
         sfb_layout: Blocked,
     };
     assert_eq!(matmul(&program), expected);
@@ -192,7 +192,41 @@ fn b_may_have_the_batch_of_a_or_serve_all_of_it() {
     let shared = [a_ty, sfa, ty(&[91, 64], F4E2M1FN), sf(&[91, 4], F8E4M3FN, Blocked)];
     let found = matmul(&accept(product(shared, 16)));
     assert_eq!((found.batch, found.b_batched), (Dim::fixed(3), false));
-    assert_eq!((found.sfa_layout, found.sfb_layout), (Linear, Blocked));
+    assert_eq!((found.sfa_layout, found.sfb_layout), (Some(Linear), Blocked));
+}
+
+#[test]
+fn a_16_bit_a_has_no_scales_and_every_block_format_beside_it() {
+    use crate::types::ElementType::{F8E5M2, F8E8M0FNU};
+    let formats = [
+        (F4E2M1FN, F8E4M3FN, 16, "nvfp4"),
+        (F4E2M1FN, F8E8M0FNU, 32, "mxfp4"),
+        (F8E4M3FN, F8E8M0FNU, 32, "mxfp8"),
+        (F8E5M2, F8E8M0FNU, 32, "mxfp8_e5m2"),
+    ];
+    for (a, (b, scale, block, name)) in [F16, BF16].into_iter().flat_map(|a| formats.map(|of_b| (a, of_b))) {
+        let mut builder = Builder::new("main");
+        let m = builder.symbol("M");
+        let x = builder.input("x", TensorType::new(vec![Dim::fixed(3), m.clone(), Dim::fixed(96)], a));
+        let w = builder.input("w", ty(&[40, 96], b));
+        let sfw = builder.input("sfw", sf(&[40, 96 / u64::from(block)], scale, Blocked));
+        let y = builder.scaled_mma("y", x, None, w, sfw, block, BF16, ScaledMmaOptions::default());
+        let program = accept(builder.finish(&[y]));
+        let found = matmul(&program);
+        let expected = BlockFormat { a, b, scale, block };
+        assert_eq!((found.format, found.m, found.sfa_layout), (expected, m, None));
+        assert_eq!((found.b_batched, found.batch, found.sfb_layout), (false, Dim::fixed(3), Blocked));
+        assert!(expected.is_standard() && expected.is_weight_only());
+        assert_eq!(expected.to_string(), format!("{a} x {name}"));
+        let of_b = BlockFormat { a: b, ..expected };
+        assert_eq!((of_b.to_string(), of_b.weight_only(a)), (name.to_owned(), expected));
+        let operands = program.module().scaled_mma_operands(program.facts().matmuls().next().unwrap().0);
+        let operands = operands.expect("it multiplies");
+        assert_eq!((operands.a, operands.sfa, operands.b, operands.sfb), (x, None, w, sfw));
+    }
+    let unusual = BlockFormat { block: 32, ..BlockFormat::NVFP4 };
+    assert!(!unusual.is_standard() && !unusual.weight_only(BF16).is_standard());
+    assert!(!BlockFormat::NVFP4.weight_only(F32).is_standard());
 }
 
 #[test]
@@ -368,7 +402,13 @@ fn a_diagnostic_has_the_op_as_text_and_advice() {
     let module = program(|b| {
         let operands = nvfp4_operands(b, 37, 24, 64);
         let short = b.input("short", ty(&[24, 32], F4E2M1FN));
-        let mma = OpKind::ScaledMma(ScaledMma { block: 16, alpha: false, c: false, beta: false });
+        let mma = OpKind::ScaledMma(ScaledMma {
+            block: 16,
+            weight_only: false,
+            alpha: false,
+            c: false,
+            beta: false,
+        });
         let [a, sfa, _, sfb] = operands;
         b.op(mma, &[a, sfa, short, sfb], &[("d", ty(&[37, 24], BF16))])
     });

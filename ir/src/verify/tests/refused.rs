@@ -14,7 +14,8 @@ use crate::types::ElementType::{F8E8M0FNU, I1, I32};
 use crate::verify::VerifyErrorKind;
 
 pub(super) const RELU: OpKind = OpKind::Unary(UnaryKind::Relu);
-pub(super) const PLAIN: ScaledMma = ScaledMma { block: 16, alpha: false, c: false, beta: false };
+pub(super) const PLAIN: ScaledMma =
+    ScaledMma { block: 16, weight_only: false, alpha: false, c: false, beta: false };
 
 /// An input `x` of this type and an op on it with a result `y` of that type.
 pub(super) fn one(x: TensorType, kind: OpKind, y: TensorType) -> impl FnOnce(&mut Builder) -> Vec<Value> {

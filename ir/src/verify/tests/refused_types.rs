@@ -98,9 +98,41 @@ fn element_types() {
     check(
         product([ty(&[37, 64], F16), sfa, b, sfb], 16, ty(&[37, 24], F8E4M3FN)),
         expect![[r#"
-            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f8E4M3FN>`: operand_element: scaled_mma takes f4E2M1FN, f8E4M3FN or f8E5M2 as a, but `%a` is tensor<[37, 64], f16>
+            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f8E4M3FN>`: scales_unexpected: scaled_mma takes `%a: tensor<[37, 64], f16>` as a, which has no scales, and `%sfa` as sfa
             op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f8E4M3FN>`: result_element: the element type of `%d: tensor<[37, 24], f8E4M3FN>` must be f16, bf16 or f32
         "#]],
+    );
+    let weight_only = |a: TensorType| {
+        move |builder: &mut Builder| {
+            let [_, _, b, sfb] = nvfp4();
+            let operands = [builder.input("a", a), builder.input("b", b), builder.input("sfb", sfb)];
+            let kind = OpKind::ScaledMma(ScaledMma { weight_only: true, ..PLAIN });
+            builder.op(kind, &operands, &[("d", ty(&[37, 24], F32))])
+        }
+    };
+    check(
+        weight_only(ty(&[37, 64], F32)),
+        expect![[r#"
+        op0 `%d = scaled_mma %a, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: operand_element: scaled_mma takes f16 or bf16 as a, but `%a` is tensor<[37, 64], f32>
+    "#]],
+    );
+    check(
+        weight_only(ty(&[37, 64], F4E2M1FN)),
+        expect![[r#"
+        op0 `%d = scaled_mma %a, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: scales_missing: scaled_mma takes `%a: tensor<[37, 64], f4E2M1FN>` as a without its scales
+    "#]],
+    );
+    check(
+        weight_only(ty(&[37, 80], BF16)),
+        expect![[r#"
+        op0 `%d = scaled_mma %a, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: k_mismatch: `%a: tensor<[37, 80], bf16>` and `%b: tensor<[24, 64], f4E2M1FN>` differ in their last extent, K
+    "#]],
+    );
+    check(
+        weight_only(sf(&[37, 64], F8E4M3FN, Linear)),
+        expect![[r#"
+        op0 `%d = scaled_mma %a, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: unexpected_scales: scaled_mma takes no scale tensor as a, but `%a` is tensor<[37, 64], f8E4M3FN, linear>
+    "#]],
     );
     let [a, sfa, b, _] = nvfp4();
     let mixed = [a, sfa, b, sf(&[24, 4], F8E8M0FNU, Linear)];
@@ -149,7 +181,13 @@ fn element_types() {
             operands.push(b.input("alpha", ty(&[24], F32)));
             operands.push(b.input("c", ty(&[37, 24], I32)));
             operands.push(b.input("beta", ty(&[1], F16)));
-            let mma = OpKind::ScaledMma(ScaledMma { block: 16, alpha: true, c: true, beta: true });
+            let mma = OpKind::ScaledMma(ScaledMma {
+                block: 16,
+                weight_only: false,
+                alpha: true,
+                c: true,
+                beta: true,
+            });
             b.op(mma, &operands, &[("d", ty(&[37, 24], F16))])
         },
         expect![[r#"

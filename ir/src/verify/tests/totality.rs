@@ -92,6 +92,7 @@ impl Choices<'_> {
         match self.below(25) {
             0 => OpKind::ScaledMma(ScaledMma {
                 block,
+                weight_only: self.one_in(2),
                 alpha: self.one_in(2),
                 c: self.one_in(2),
                 beta: self.one_in(2),

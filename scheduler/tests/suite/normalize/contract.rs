@@ -8,6 +8,7 @@ use fourfold_ir::{
 use fourfold_scheduler::{Fate, Normalized, Origin, normalize_rules};
 
 use super::support::{Random, describe, function, normalized, poisoned_inputs};
+use super::weight_only::{normalized_for, with_kernels, without_kernels};
 
 /// Values at which formulas change behaviour, for every float type.
 fn specials(element: ElementType) -> Vec<f64> {
@@ -275,6 +276,74 @@ fn products_are_nan_and_infinite_where_those_of_dequantized_operands_are() {
     }
 }
 
+/// Rules on products of a 16-bit x and a dequantized weight: the rule, the block, the types of x and of the result, and
+/// whether the weight has a factor. The last one rewrites a weight-only product.
+const WEIGHT_ONLY: [(&str, u32, &str, &str, bool); 9] = [
+    ("factor-of-dequantized-weight-is-alpha", 16, "bf16", "f32", true),
+    ("factor-of-dequantized-weight-is-alpha", 16, "f16", "f32", true),
+    ("factor-of-dequantized-weight-is-alpha", 16, "bf16", "bf16", true),
+    ("narrow-mma-is-weight-only", 16, "bf16", "bf16", false),
+    ("narrow-mma-is-weight-only", 16, "f16", "f16", false),
+    ("mma-of-mx-weight-is-weight-only", 32, "bf16", "f32", false),
+    ("mma-of-mx-weight-is-weight-only", 32, "bf16", "bf16", true),
+    ("mx-weight-only-without-kernel-is-mma", 32, "bf16", "f32", false),
+    ("mx-weight-only-without-kernel-is-mma", 32, "bf16", "f16", false),
+];
+
+#[test]
+fn weight_only_products_are_nan_and_infinite_where_those_of_dequantized_weights_are() {
+    for (rule, block, x, result, factor) in WEIGHT_ONLY {
+        let scale = if block == 16 { "f8E4M3FN" } else { "f8E8M0FNU" };
+        let columns = 64 / block;
+        let inputs = format!(
+            "%x: tensor<[37, 64], {x}>, %b: tensor<[24, 64], f4E2M1FN>, %sb: tensor<[24, {columns}], {scale}, linear>, \
+             %g: tensor<[], f32>"
+        );
+        let g = if factor { ", %g" } else { "" };
+        let lowers = rule.ends_with("is-mma");
+        let body = if lowers {
+            format!(
+                "  %p = scaled_mma %x, %b, %sb {{block = {block}}} : tensor<[37, 24], {result}>\n  return %p"
+            )
+        } else {
+            format!(
+                "  %w = block_dequantize %b, %sb{g} {{block = {block}}} : tensor<[24, 64], {x}>
+  %p = mma %x, %w : tensor<[37, 24], {result}>
+  return %p"
+            )
+        };
+        let program = function(&inputs, &body);
+        let target = if lowers { without_kernels() } else { with_kernels() };
+        let contracted = normalized_for(&program, true, &target);
+        assert_eq!(
+            contract_rules(&contracted),
+            BTreeSet::from([rule]),
+            "{}",
+            describe(&program, &contracted)
+        );
+        let mut random = Random(0x9A18);
+        for seed in 0..24 {
+            let mut inputs = poisoned_inputs(&program, seed, &SymbolValues::default());
+            // Within the rules' ranges: 2688 times each fits f16, and products fit f32.
+            let g = random.pick(&[0.0, -0.0, 1.0, -24.0, 1e-3, 7.5, f32::NAN, 0.0371]);
+            inputs.insert("g".to_owned(), Tensor::from_f32(vec![], &[g]).expect("one number"));
+            if block == 32 {
+                // 6 · 2^126 overflows in bf16.
+                let tensor = &inputs["sb"];
+                let most = if factor { 127 + 40 } else { 252 };
+                let codes =
+                    tensor.to_codes().into_iter().map(|code| if code == 255 { code } else { code.min(most) });
+                let (dims, codes) = (tensor.dims().to_vec(), codes.collect());
+                let tensor = Tensor::from_codes(tensor.element(), dims, tensor.layout(), codes);
+                inputs.insert("sb".to_owned(), tensor.expect("the shape is unchanged"));
+            }
+            // Small elements vanish in f16.
+            let close = (x != "f16" || !factor).then(|| 2f64.powi(-5));
+            check_pattern(&program, &contracted, &inputs, close);
+        }
+    }
+}
+
 /// The rule of quantizations with rounded logarithms.
 const LOGARITHMS: &str = "written-mx-quantization-by-unrounded-logarithms";
 
@@ -333,6 +402,7 @@ fn every_contract_rule_is_held_against_poisoned_data() {
         .iter()
         .map(|form| form.0)
         .chain(PRODUCTS.iter().map(|product| product.0))
+        .chain(WEIGHT_ONLY.iter().map(|product| product.0))
         .chain(norms)
         .chain([LOGARITHMS])
         .collect();

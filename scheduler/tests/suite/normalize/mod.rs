@@ -5,4 +5,5 @@ mod norms;
 mod random;
 mod rules;
 mod support;
+mod weight_only;
 mod written;

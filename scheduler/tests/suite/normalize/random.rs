@@ -3,12 +3,13 @@
 
 use fourfold_codegen::capabilities;
 use fourfold_ir::{
-    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, ScaleLayout, ScaledMmaOptions,
-    Shape, SymbolValues, TensorType, UnaryKind, Value, text, verify,
+    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, Program, ScaleLayout,
+    ScaledMmaOptions, Shape, SymbolValues, TensorType, UnaryKind, Value, text, verify,
 };
 use fourfold_scheduler::{NormalizeOptions, normalize, partition};
 
 use super::support::{Random, check_same_bits, describe, normalized};
+use super::weight_only::{normalized_for, with_kernels, without_kernels};
 
 const PROGRAMS: u64 = 500;
 
@@ -29,6 +30,26 @@ fn random_quantized_graphs_keep_their_bits() {
     }
     assert!(changed * 2 > PROGRAMS, "only {changed} of {PROGRAMS} changed");
     assert!(taken * 4 > PROGRAMS, "only {taken} of {PROGRAMS} got a scaled_mma");
+}
+
+/// With kernels, products of a plain 16-bit value become weight-only; without, they become plain again.
+#[test]
+fn random_graphs_keep_their_bits_with_weight_only_kernels_and_without() {
+    let (mut raised, mut lowered) = (0, 0);
+    for seed in 0..PROGRAMS {
+        let (module, symbols) = graph(seed);
+        let Ok(program) = verify(module) else { panic!("{seed} is valid") };
+        let products = |program: &Program| {
+            program.facts().matmuls().filter(|(_, matmul)| matmul.format.is_weight_only()).count()
+        };
+        let with = normalized_for(&program, false, &with_kernels());
+        check_same_bits(&program, &with, 2, &symbols);
+        let without = normalized_for(with.program(), false, &without_kernels());
+        check_same_bits(with.program(), &without, 2, &symbols);
+        raised += products(with.program());
+        lowered += products(with.program()) - products(without.program());
+    }
+    assert!(raised * 10 > PROGRAMS as usize && lowered == raised, "{raised} raised, {lowered} lowered");
 }
 
 #[test]
@@ -190,7 +211,11 @@ impl Graph {
         } else {
             vec![m.clone(), Dim::fixed(k)]
         };
-        let a = self.operand(a_shape, k, block, element, outputs);
+        let a = if element.is_half() && self.random.percent(40) {
+            self.input(TensorType::new(a_shape, element))
+        } else {
+            self.operand(a_shape, k, block, element, outputs)
+        };
         let b = self.operand(vec![Dim::fixed(n), Dim::fixed(k)], k, block, element, outputs);
         // Flattened before the product, and restored after it.
         let flatten = batched && self.random.percent(60);

@@ -429,8 +429,8 @@ fn fields_that_are_not_the_operands() {
     let changes: [(&str, Change); 14] = [
         ("a", |plan| plan.a = plan.b),
         ("b", |plan| plan.b = plan.a),
-        ("sfa", |plan| plan.sfa = plan.sfb),
-        ("sfb", |plan| plan.sfb = plan.sfa),
+        ("sfa", |plan| plan.sfa = Some(plan.sfb)),
+        ("sfb", |plan| plan.sfb = plan.a),
         ("alpha", |plan| plan.alpha = plan.beta),
         ("beta", |plan| plan.beta = None),
         ("c", |plan| plan.c = None),

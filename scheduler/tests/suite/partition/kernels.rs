@@ -46,7 +46,10 @@ fn the_plan_states_every_operand_the_proof_and_what_a_call_must_meet() {
     let (_, plan) = partition.kernels().next().expect("a kernel");
     let value = |name| program.facts().value_named(name);
     assert_eq!((plan.alpha, plan.c, plan.beta), (value("alpha"), value("c"), value("beta")));
-    assert_eq!([plan.a, plan.sfa, plan.b, plan.sfb].map(Some), ["d.a", "d.sfa", "d.b", "d.sfb"].map(value));
+    assert_eq!(
+        [Some(plan.a), plan.sfa, Some(plan.b), Some(plan.sfb)],
+        ["d.a", "d.sfa", "d.b", "d.sfb"].map(value)
+    );
     assert_eq!(
         plan.proof,
         [

@@ -9,4 +9,5 @@ mod random;
 mod reasons;
 mod rows;
 mod support;
+mod weight_only;
 mod written;

@@ -297,14 +297,14 @@ fn scales_must_be_of_a_standard_format() {
             F8E8M0FNU,
             16,
             expect![
-                "%y = scaled_mma: the scales are f8E8M0FNU per 16; expected f8E4M3FN per 16 for FP4 A and B, or f8E8M0FNU per 32"
+                "%y = scaled_mma: the scales are f8E8M0FNU per 16; expected f8E4M3FN per 16 for FP4, or f8E8M0FNU per 32"
             ],
         ),
         (
             F8E4M3FN,
             32,
             expect![
-                "%y = scaled_mma: the scales are f8E4M3FN per 32; expected f8E4M3FN per 16 for FP4 A and B, or f8E8M0FNU per 32"
+                "%y = scaled_mma: the scales are f8E4M3FN per 32; expected f8E4M3FN per 16 for FP4, or f8E8M0FNU per 32"
             ],
         ),
     ] {
@@ -429,7 +429,7 @@ fn the_target_must_have_the_format() {
         mixed,
         ReasonCode::TargetLacksFormat,
         expect![
-            "%y = scaled_mma: the operands are f8E4M3FN x f4E2M1FN with f8E8M0FNU per 32; expected a format of sm_100a, which has nvfp4, mxfp4"
+            "%y = scaled_mma: the operands are mxfp8 x mxfp4; expected a format of sm_100a, which has nvfp4, mxfp4"
         ],
     );
     let none = Capabilities {

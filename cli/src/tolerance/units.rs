@@ -1,0 +1,75 @@
+//! The units of operands: powers of two of which all elements of a row are multiples.
+
+use fourfold_ir::{ElementType, Tensor, numeric};
+
+/// Returns the largest power of two of which every element of a row is a multiple, for each row; `None` if an element
+/// is not finite. A row of zeros has the unit infinity.
+pub(super) fn row_units(data: &Tensor, scales: Option<&Tensor>, block: usize) -> Option<Vec<f64>> {
+    let k = *data.dims().last()?;
+    let scales = scales.map(|scales| (scales.to_codes(), scales.element()));
+    let scale = |index: usize| match &scales {
+        None => 1.0,
+        Some((codes, ElementType::F8E4M3FN)) => numeric::ue4m3_to_f32(codes[index / block]),
+        Some((codes, _)) => numeric::e8m0_to_f32(codes[index / block]),
+    };
+    let mut units = vec![f64::INFINITY; data.count().checked_div(k).unwrap_or(0)];
+    for index in 0..data.count() {
+        let value = f64::from(element(data, index)?) * f64::from(scale(index));
+        if !value.is_finite() {
+            return None;
+        }
+        if value != 0.0 {
+            units[index / k] = units[index / k].min(lowest_bit(value));
+        }
+    }
+    Some(units)
+}
+
+/// Returns one element of an operand; `None` for an element type that no operand has.
+fn element(data: &Tensor, index: usize) -> Option<f32> {
+    let bytes = data.bytes();
+    let pair = || u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]);
+    Some(match data.element() {
+        ElementType::F4E2M1FN => numeric::e2m1_to_f32(numeric::e2m1_at(bytes, index)),
+        ElementType::F8E4M3FN => numeric::e4m3_to_f32(bytes[index]),
+        ElementType::F8E5M2 => numeric::e5m2_to_f32(bytes[index]),
+        ElementType::F16 => numeric::f16_bits_to_f32(pair()),
+        ElementType::BF16 => numeric::bf16_bits_to_f32(pair()),
+        _ => return None,
+    })
+}
+
+/// Returns the power of two of the lowest bit that is set in the significand of a normal number.
+fn lowest_bit(value: f64) -> f64 {
+    let bits = value.to_bits();
+    let significand = (bits & ((1 << 52) - 1)) | 1 << 52;
+    let exponent = (bits >> 52 & 0x7FF) as i32 - 1075;
+    2f64.powi(exponent + significand.trailing_zeros() as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use fourfold_ir::{ElementType, ScaleLayout, Tensor};
+
+    use super::{lowest_bit, row_units};
+
+    #[test]
+    fn the_lowest_bit_of_a_number_is_its_unit() {
+        for (value, unit) in [(1.0, 1.0), (-6.0, 2.0), (0.75, 0.25), (2f64.powi(-260), 2f64.powi(-260))] {
+            assert_eq!(lowest_bit(value), unit, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_unit_of_its_finest_element_and_none_with_an_infinity() {
+        let a = |values: &[f64]| Tensor::from_f64(ElementType::BF16, vec![2, 2], None, values).expect("bf16");
+        assert_eq!(row_units(&a(&[4.0, 0.5, 0.0, 0.0]), None, 16), Some(vec![0.5, f64::INFINITY]));
+        assert_eq!(row_units(&a(&[4.0, f64::INFINITY, 0.0, 0.0]), None, 16), None);
+        let mut codes = vec![1.5; 16];
+        codes.extend(vec![2.0; 16]);
+        let codes = Tensor::from_f64(ElementType::F4E2M1FN, vec![1, 32], None, &codes).expect("codes");
+        let scales =
+            Tensor::from_f64(ElementType::F8E4M3FN, vec![1, 2], Some(ScaleLayout::Linear), &[8.0, 0.25]);
+        assert_eq!(row_units(&codes, Some(&scales.expect("scales")), 16), Some(vec![0.5]));
+    }
+}
