@@ -181,17 +181,6 @@ impl BlockFormat {
             _ => None,
         }
     }
-
-    /// The name of an operand's format: `nvfp4`, `mxfp4`, `mxfp8` (e4m3), or `mxfp8_e5m2`. `None` if it has none.
-    fn operand_name(self, element: ElementType) -> Option<&'static str> {
-        match (element, self.scale, self.block) {
-            (ElementType::F4E2M1FN, ElementType::F8E4M3FN, 16) => Some("nvfp4"),
-            (ElementType::F4E2M1FN, ElementType::F8E8M0FNU, 32) => Some("mxfp4"),
-            (ElementType::F8E4M3FN, ElementType::F8E8M0FNU, 32) => Some("mxfp8"),
-            (ElementType::F8E5M2, ElementType::F8E8M0FNU, 32) => Some("mxfp8_e5m2"),
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for BlockFormat {

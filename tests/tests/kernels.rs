@@ -122,6 +122,17 @@ fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Desi
     }
 }
 
+/// The formats of sm_90a other than FP4 by FP4.
+const HOPPER_FORMATS: [BlockFormat; 7] = [
+    BlockFormat::NVFP4.weight_only(ElementType::BF16),
+    BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+    BlockFormat { a: ElementType::F8E4M3FN, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+    BlockFormat::MXFP4.weight_only(ElementType::BF16),
+    BlockFormat { a: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
+    BlockFormat { a: ElementType::F8E5M2, b: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
+    BlockFormat::NVFP4.weight_only(ElementType::F16),
+];
+
 fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
     let of = |name: &str, format: BlockFormat| designs(name, format, cutlass);
     if cfg!(feature = "full") {
@@ -130,6 +141,8 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
             .flat_map(|name| [BlockFormat::NVFP4, BlockFormat::MXFP4].map(|format| (name, of(name, format))))
             .flat_map(|(name, defaults)| defaults.into_iter().map(|it| spec(name, &it, usual_epilogue())))
             .collect();
+        let of_hopper = HOPPER_FORMATS.into_iter().flat_map(|format| of(hopper::TARGET, format));
+        specs.extend(of_hopper.map(|it| spec(hopper::TARGET, &it, usual_epilogue())));
         specs.extend((0..UNARY_FUNCTIONS.len()).map(|index| {
             let name = if index.is_multiple_of(2) { "sm_100a" } else { "sm_120a" };
             let configurations = of(name, BlockFormat::NVFP4);
@@ -156,6 +169,9 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
         let usual = (turn() / 4 + index).is_multiple_of(2);
         spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
     }));
+    // One of the other formats of Hopper, with all tiles.
+    let format = HOPPER_FORMATS[turn() % HOPPER_FORMATS.len()];
+    specs.push(spec(hopper::TARGET, &of(hopper::TARGET, format)[0], usual_epilogue()));
     specs
 }
 
@@ -355,7 +371,8 @@ fn function_goes_on(function: &str, line: &str) -> bool {
 /// Returns the instruction of each tile in a source of sm_90a. All small-M tiles without e4m3 have the same one;
 /// its name contains bf16, but not fp16.
 fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
-    let operands = if configuration.format == BlockFormat::NVFP4 { "" } else { ".BF16" };
+    let is_nvfp4 = configuration.format.scale == BlockFormat::NVFP4.scale;
+    let operands = if is_nvfp4 && configuration.format.a != ElementType::BF16 { "" } else { ".BF16" };
     let of_tile = |tile: &hopper::Tile| {
         if tile.uses_e4m3() {
             return format!("QGMMA.64x{}x32.F32.E4M3.E4M3", 8 * tile.m);

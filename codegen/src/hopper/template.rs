@@ -98,6 +98,8 @@ pub(crate) struct Context {
     /// The element types of A and B.
     element_a: &'static str,
     element_b: &'static str,
+    /// True if A has scales: it is not of 16 bits.
+    has_scales_a: bool,
     /// True if operands are decoded to bf16, false if to fp16.
     uses_bf16: bool,
     tile: [u32; 3],
@@ -166,7 +168,9 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),
         element_b: element_of(configuration.format.b),
-        uses_bf16: configuration.format.block == BlockFormat::MXFP4.block,
+        has_scales_a: !configuration.format.is_weight_only(),
+        uses_bf16: configuration.format.block == BlockFormat::MXFP4.block
+            || configuration.format.a == ElementType::BF16,
         tile: configuration.tile(),
         k_multiple: K_MULTIPLE,
         max_m: configuration.max_m(),

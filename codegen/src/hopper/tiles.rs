@@ -63,9 +63,9 @@ impl Tile {
         self.m < 8
     }
 
-    /// Returns whether a separate kernel may keep A in registers, with a chunk of K per warp. A is FP4.
+    /// Returns whether a separate kernel may keep A in registers, with a chunk of K per warp. B is FP4.
     pub fn may_keep_a_in_registers(self, format: BlockFormat) -> bool {
-        self.m == SMALL_M && format.a == ElementType::F4E2M1FN
+        self.m == SMALL_M && format.b == ElementType::F4E2M1FN
     }
 
     /// Returns whether the tile supports a format. The e4m3 tiles need scales that fp32 multiplies exactly. With
@@ -168,12 +168,14 @@ pub fn check(format: BlockFormat, tile: Tile, cluster: u32) -> Result<(), Forced
 
 /// Returns whether the kernel decodes a format.
 pub fn takes(format: BlockFormat) -> bool {
-    let is_fp8 = |element| [ElementType::F8E4M3FN, ElementType::F8E5M2].contains(&element);
-    let of_fp8 = BlockFormat { a: ElementType::F4E2M1FN, b: ElementType::F4E2M1FN, ..format };
-    match [format.a, format.b] {
-        [ElementType::F4E2M1FN, ElementType::F4E2M1FN] => {
-            [BlockFormat::NVFP4, BlockFormat::MXFP4].contains(&format)
-        }
-        [a, b] => of_fp8 == BlockFormat::MXFP4 && is_fp8(a) && (is_fp8(b) || b == ElementType::F4E2M1FN),
+    use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F16};
+    let scales_of = |other: BlockFormat| (format.scale, format.block) == (other.scale, other.block);
+    let (nvfp4, mx) = (scales_of(BlockFormat::NVFP4), scales_of(BlockFormat::MXFP4));
+    match (format.a, format.b) {
+        (F4E2M1FN | BF16, F4E2M1FN) => nvfp4 || mx,
+        // B is decoded to fp16, which does not hold the scales of MX.
+        (F16, F4E2M1FN) => nvfp4,
+        (F8E4M3FN | F8E5M2, F4E2M1FN | F8E4M3FN | F8E5M2) => mx,
+        _ => false,
     }
 }

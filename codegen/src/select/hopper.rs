@@ -150,12 +150,13 @@ mod tests {
 
     const W4A8: BlockFormat = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
     const FP8: BlockFormat = BlockFormat { b: ElementType::F8E5M2, ..W4A8 };
+    const W4A16: BlockFormat = BlockFormat::NVFP4.weight_only(ElementType::BF16);
     const UNKNOWN: Extents = Extents { l: None, m: None, n: None, k: None };
 
     #[test]
     fn the_table_is_met_by_every_problem_and_names_tiles_and_clusters_that_exist() {
         assert!(TILES.iter().all(|tile| TILES.contains(&tile.wide()) && tile.wide().has_wide_rows()));
-        for format in [BlockFormat::NVFP4, W4A8, FP8] {
+        for format in [BlockFormat::NVFP4, W4A16, W4A8, FP8] {
             let last = choices(format).last().expect("a line");
             assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
             assert!(last.tile.takes(format) && last.tile.wide().takes(format), "{last:?}");
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_source_holds_the_tiles_that_a_call_can_get() {
-        for (format, only_values) in [BlockFormat::NVFP4, BlockFormat::MXFP4, W4A8, FP8]
+        for (format, only_values) in [BlockFormat::NVFP4, BlockFormat::MXFP4, W4A16, W4A8, FP8]
             .into_iter()
             .flat_map(|it| [(it, true), (it, false)])
         {
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_kernel_is_forced_to_a_tile_and_to_how_many_blocks_share_it() {
-        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4, W4A8, FP8] {
+        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4, W4A16, W4A8, FP8] {
             for (tile, cluster) in
                 TILES.into_iter().flat_map(|tile| (0..=9).map(move |cluster| (tile, cluster)))
             {

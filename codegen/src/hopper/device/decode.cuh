@@ -45,15 +45,15 @@ constexpr int kScaleRowBytes = 128, kAtomRows = kAtomBytes / kScaleRowBytes;
 // the thread holds codes 16 t to 16 t + 15, 16 bytes each.
 constexpr int kBlockK = 128, kBlockBytes = kBlockK * kBitsB / 8, kAtomsPerBlock = kBlockK / kAtomK;
 constexpr int kBlockBytesA = kBlockK * kBitsA / 8;
-constexpr int kPartBytes = 64, kParts = kBlockBytes / kPartBytes, kPartWords = 4 / kParts;
+constexpr int kPartBytes = 64, kPartsB = kBlockBytes / kPartBytes, kPartWords = 4 / kPartsB;
 // Runs of A that a thread loads at a time, of 16 bytes: they hold its words of a block.
 constexpr int kRunsA = kBitsA / 4;
 
 // Returns a thread's first element of a word of a block, and the index of the MX scale of the word in its block.
 CUTLASS_HOST_DEVICE constexpr int element_of(int t, int word) {
-  return kParts == 2 ? word / 2 * 64 + t * 16 + word % 2 * 8 : t * 32 + word * 8;
+  return kPartsB == 2 ? word / 2 * 64 + t * 16 + word % 2 * 8 : t * 32 + word * 8;
 }
-CUTLASS_HOST_DEVICE constexpr int mx_scale_of(int t, int word) { return kParts == 2 ? word / 2 * 2 + t / 2 : t; }
+CUTLASS_HOST_DEVICE constexpr int mx_scale_of(int t, int word) { return kPartsB == 2 ? word / 2 * 2 + t / 2 : t; }
 // Returns the byte of a block at which run i of a thread's words of A begins.
 CUTLASS_HOST_DEVICE constexpr int run_of(int t, int i) {
   return element_of(t, i * 4 / kRunsA) * kBitsA / 8;

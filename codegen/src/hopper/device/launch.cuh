@@ -28,7 +28,7 @@ inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrice
 }
 
 // Encodes the descriptors of small_m_regs. Per chunk of K, a warp loads two runs of rows of B, all rows of A, and the
-// scales of both. Both are FP4.
+// scales of both. Threads load an A of more than 4 bits themselves.
 inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const &pointers, VariantTraits const &traits, Encode encode,
                                          Parameters &parameters) {
   int const row_bytes = traits.blocks * kBlockBytes;
@@ -41,11 +41,12 @@ inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const 
                      problem.l * parameters.atoms_n, kRunN * 16, traits.blocks * kAtomsPerBlock,
                      CU_TENSOR_MAP_SWIZZLE_NONE);
   }
-  if (error == cudaSuccess) {
-    error = describe(parameters.sfa_map, encode, pointers.sfa, kAtomBytes, parameters.atoms_k, parameters.atoms_k,
-                     problem.l * parameters.atoms_m, traits.tile_m * 16, traits.blocks * kAtomsPerBlock,
-                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  if (error != cudaSuccess || kBitsA > 4) {
+    return error;
   }
+  error = describe(parameters.sfa_map, encode, pointers.sfa, kAtomBytes, parameters.atoms_k, parameters.atoms_k,
+                   problem.l * parameters.atoms_m, traits.tile_m * 16, traits.blocks * kAtomsPerBlock,
+                   CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error != cudaSuccess) {
     return error;
   }

@@ -29,8 +29,8 @@ struct SmallMDecodeA {
       }
       if constexpr (kHasScalesA) {
         unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms_k - 1u);
-        uint8_t const *const at = of.sfa + (atom * kAtomBytes + m * 16 + (!kMx ? t % 2 * 2 : kParts == 2 ? 0 : t));
-        scales[i] = kMx && kParts == 2 ? load_ordered(reinterpret_cast<uint32_t const *>(at))
+        uint8_t const *const at = of.sfa + (atom * kAtomBytes + m * 16 + (!kMx ? t % 2 * 2 : kPartsB == 2 ? 0 : t));
+        scales[i] = kMx && kPartsB == 2 ? load_ordered(reinterpret_cast<uint32_t const *>(at))
                     : kMx              ? load_ordered(at)
                                        : load_ordered(reinterpret_cast<uint16_t const *>(at));
       }
@@ -72,7 +72,7 @@ struct SmallMDecodeA {
           store_words(at + V::kMatrixBytes / 2, only(parts.odd, 0), only(parts.odd, 1), only(parts.odd, 2), only(parts.odd, 3));
         } else {
           // Stores a thread's operands of two K steps as one vector.
-          uint32_t const of_word = kBitsA == 8 ? scales_of_a(own >> (kParts == 2 ? 8 * mx_scale_of(t, word) : 0), eight)
+          uint32_t const of_word = kBitsA == 8 ? scales_of_a(own >> (kPartsB == 2 ? 8 * mx_scale_of(t, word) : 0), eight)
                                                : scale_of_word(of_thread, word);
           Decoded const parts = decode_a_word(eight, of_word);
           store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + t * 16, parts.low[0], parts.high[0],

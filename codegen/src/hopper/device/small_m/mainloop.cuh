@@ -39,7 +39,7 @@ struct SmallMAccumulators {
       }
       CUTLASS_PRAGMA_UNROLL
       for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-        uint4 const second = load_words(a_at[chunk] + part * (2 * kBlockK / kParts) + word * 64);
+        uint4 const second = load_words(a_at[chunk] + part * (2 * kBlockK / kPartsB) + word * 64);
         mma(acc[chunk][0], operands[0], second.x, second.y);
         mma(acc[chunk][1], operands[1], second.z, second.w);
       }
@@ -173,7 +173,7 @@ struct SmallMRing {
   CUTLASS_DEVICE SmallMRing(SmallMProducer<kTileM> &source, uint32_t ring, int quad, int t) : source(source), ring(ring) {
     codes_at = rematerialize(ring + quad * V::kRowBytes + (t ^ quad % 2 * 4) * 16);
     scales_at = rematerialize(ring + V::kGroupN * V::kRowBytes + quad % 4 * 16 + quad / 4 * 4 +
-                              (!kMx ? t / 2 * V::kAtomPart + t % 2 * 2 : kParts == 2 ? t / 2 : t));
+                              (!kMx ? t / 2 * V::kAtomPart + t % 2 * 2 : kPartsB == 2 ? t / 2 : t));
   }
 
   // Reads the chunk of the current stage once its copies have arrived. cp.async.wait_group covers the lane's own
@@ -187,7 +187,7 @@ struct SmallMRing {
       for (int row = 0; row < 2; ++row) {
         b.codes[part][row] = load_words(((codes_at + stage * V::kChunkBytes) ^ part * kPartBytes) + row * 8 * V::kRowBytes);
         // Scales of the second part of 8-bit codes are in the same atom.
-        uint32_t const at = scales_at + stage * V::kChunkBytes + row * 8 + part * (kParts == 2 ? 2 : kAtomsPerBlock * V::kAtomPart);
+        uint32_t const at = scales_at + stage * V::kChunkBytes + row * 8 + part * (kPartsB == 2 ? 2 : kAtomsPerBlock * V::kAtomPart);
         b.scales[part][row] = kMx ? load_byte(at) : load_half(at);
       }
     }

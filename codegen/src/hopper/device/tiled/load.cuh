@@ -30,7 +30,7 @@ struct TiledProducerB {
     uint32_t const barrier = smem.full_b(stage);
     barrier_expect_tx(barrier, V::kStageBytes);
     CUTLASS_PRAGMA_UNROLL
-    for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < kPartsB; ++part) {
       tma_load(p.b_map, smem.b(stage) + part * V::kTileN * kPartBytes, barrier, block * kBlockBytes + part * kPartBytes,
                work.n_idx * V::kTileN, work.batch);
     }
