@@ -82,9 +82,6 @@ pub const UNARY_FUNCTIONS: [UnaryKind; 13] = [
 pub const BINARY_FUNCTIONS: [BinaryKind; 6] =
     [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Div, BinaryKind::Max, BinaryKind::Min];
 
-/// FP4 by FP4.
-const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
-
 /// The formats of Blackwell's kernels: FP4 by FP4, and FP8 with MX scales by either.
 const BLACKWELL: &[BlockFormat] = &[
     BlockFormat::NVFP4,
@@ -93,6 +90,21 @@ const BLACKWELL: &[BlockFormat] = &[
     mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
     mx(ElementType::F4E2M1FN, ElementType::F8E4M3FN),
     mx(ElementType::F4E2M1FN, ElementType::F8E5M2),
+    mx(ElementType::F8E4M3FN, ElementType::F8E4M3FN),
+    mx(ElementType::F8E4M3FN, ElementType::F8E5M2),
+    mx(ElementType::F8E5M2, ElementType::F8E4M3FN),
+    mx(ElementType::F8E5M2, ElementType::F8E5M2),
+];
+
+/// The formats of Hopper's kernels: FP4 by FP4, 16 bits by FP4, and FP8 with MX scales by FP4 and FP8.
+const HOPPER: &[BlockFormat] = &[
+    BlockFormat::NVFP4,
+    BlockFormat::MXFP4,
+    BlockFormat::NVFP4.weight_only(ElementType::BF16),
+    BlockFormat::NVFP4.weight_only(ElementType::F16),
+    BlockFormat::MXFP4.weight_only(ElementType::BF16),
+    mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN),
+    mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
     mx(ElementType::F8E4M3FN, ElementType::F8E4M3FN),
     mx(ElementType::F8E4M3FN, ElementType::F8E5M2),
     mx(ElementType::F8E5M2, ElementType::F8E4M3FN),
@@ -156,7 +168,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_90a",
         hardware: "H100, H200: FP4 is decoded exactly for 16-bit tensor cores (wgmma)",
-        formats: FP4,
+        formats: HOPPER,
         grid: SM90_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
@@ -346,8 +358,8 @@ mod tests {
         for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
             let capabilities = capabilities(name).expect(name);
             assert_eq!(capabilities.target, name);
-            for format in FP4 {
-                assert!(capabilities.format(*format).is_some(), "{name} {format}");
+            for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+                assert!(capabilities.format(format).is_some(), "{name} {format}");
             }
             for rules in &capabilities.formats {
                 assert_eq!((rules.pointer_alignment, rules.batched), (16, true));
@@ -415,10 +427,26 @@ mod tests {
     }
 
     #[test]
+    fn hopper_takes_16_bits_beside_fp4_and_fp8_beside_fp4_and_fp8() {
+        let hopper = capabilities("sm_90a").expect("a target");
+        let fp8 = [ElementType::F8E4M3FN, ElementType::F8E5M2];
+        assert_eq!(hopper.formats.len(), 11);
+        for (a, b) in fp8.into_iter().flat_map(|a| [ElementType::F4E2M1FN, fp8[0], fp8[1]].map(|b| (a, b))) {
+            let rules = hopper.format(BlockFormat { a, b, ..BlockFormat::MXFP4 }).expect("a format");
+            assert_eq!((rules.k_multiple, rules.pointer_alignment), (32, 16));
+        }
+        let takes = |format: BlockFormat, a| hopper.format(format.weight_only(a)).is_some();
+        let [bf16, f16] = [ElementType::BF16, ElementType::F16];
+        assert!(takes(BlockFormat::NVFP4, bf16) && takes(BlockFormat::NVFP4, f16));
+        // fp16 does not hold the scales of MX.
+        assert!(takes(BlockFormat::MXFP4, bf16) && !takes(BlockFormat::MXFP4, f16));
+    }
+
+    #[test]
     fn every_format_of_every_target_has_defaults_and_no_other_has() {
         let cutlass = CutlassVersion::PINNED;
         for target in TARGETS {
-            for format in BLACKWELL {
+            for format in &formats() {
                 let defaults = defaults::family(target.name)
                     .map(|family| select::cutlass::defaults(family, *format, cutlass));
                 let has_defaults = defaults.is_some_and(|defaults| !defaults.is_empty())

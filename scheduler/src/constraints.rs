@@ -163,9 +163,11 @@ fn alignments(root: &Root<'_>, read: &[EpilogueOperand], outputs: &[KernelOutput
     let wide = capability.pointer_alignment;
     let vectors = read.iter().filter(|read| read.shape != OperandShape::Scalar).map(|read| read.value);
     let [of_a, of_b] = capability.operand_alignment;
-    let read = [(operands.a, of_a), (operands.b, of_b), (operands.sfb, wide)]
+    let scales_of_a = operands.sfa.map(|sfa| (sfa, wide));
+    let read = [Some((operands.a, of_a)), scales_of_a, Some((operands.b, of_b)), Some((operands.sfb, wide))]
         .into_iter()
-        .chain(operands.sfa.into_iter().chain(operands.c).chain(vectors).map(|value| (value, wide)));
+        .flatten()
+        .chain(operands.c.into_iter().chain(vectors).map(|value| (value, wide)));
     let written = outputs.iter().flat_map(|output| match output.kind {
         OutputKind::Value { value } => vec![(value, wide)],
         OutputKind::Quantized { codes, scales, .. } => vec![(codes, wide), (scales, wide)],

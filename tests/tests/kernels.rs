@@ -128,6 +128,17 @@ fn formats_of_bytes(name: &str) -> Vec<BlockFormat> {
     formats.filter(|format| ![format.a, format.b].iter().all(|it| *it == ElementType::F4E2M1FN)).collect()
 }
 
+/// The formats of sm_90a other than FP4 by FP4.
+const HOPPER_FORMATS: [BlockFormat; 7] = [
+    BlockFormat::NVFP4.weight_only(ElementType::BF16),
+    BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+    BlockFormat { a: ElementType::F8E4M3FN, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+    BlockFormat::MXFP4.weight_only(ElementType::BF16),
+    BlockFormat { a: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
+    BlockFormat { a: ElementType::F8E5M2, b: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
+    BlockFormat::NVFP4.weight_only(ElementType::F16),
+];
+
 fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
     let of = |name: &str, format: BlockFormat| designs(name, format, cutlass);
     if cfg!(feature = "full") {
@@ -140,6 +151,8 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
             })
             .flat_map(|(name, defaults)| defaults.into_iter().map(|it| spec(name, &it, usual_epilogue())))
             .collect();
+        let of_hopper = HOPPER_FORMATS.into_iter().flat_map(|format| of(hopper::TARGET, format));
+        specs.extend(of_hopper.map(|it| spec(hopper::TARGET, &it, usual_epilogue())));
         specs.extend((0..UNARY_FUNCTIONS.len()).map(|index| {
             let name = if index.is_multiple_of(2) { "sm_100a" } else { "sm_120a" };
             let configurations = of(name, BlockFormat::NVFP4);
@@ -174,6 +187,10 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
         let usual = (turn() + index).is_multiple_of(2);
         spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
     }));
+
+    // One of the other formats of Hopper, with all tiles.
+    let format = HOPPER_FORMATS[turn() % HOPPER_FORMATS.len()];
+    specs.push(spec(hopper::TARGET, &of(hopper::TARGET, format)[0], usual_epilogue()));
     specs
 }
 
@@ -199,7 +216,8 @@ fn builds() -> &'static Builds {
         crossed.source.text.push_str("// for another architecture\n");
         kernels.push(crossed);
         let bytes = formats_of_bytes("sm_120a");
-        let format = if turn() % 2 == 0 { BlockFormat::NVFP4 } else { bytes[turn() / 2 % bytes.len()] };
+        let format =
+            if turn().is_multiple_of(2) { BlockFormat::NVFP4 } else { bytes[turn() / 2 % bytes.len()] };
         let configurations = sm120(format);
         let choice = &configurations[turn() % configurations.len()];
         let mut emulated = planned(spec("sm_120a", choice, epilogue(turn())));
@@ -229,9 +247,12 @@ fn every_target_builds_with_its_mma_and_without_spills() {
             let kernel = &built.planned.source.kernel;
             let most = match &scaled_mma(built).configuration {
                 Design::Cutlass(configuration) => defaults::spills(configuration),
-                Design::Hopper(configuration) => {
-                    configuration.variants.iter().map(|tile| tile.spills()).max().unwrap_or_default()
-                }
+                Design::Hopper(configuration) => configuration
+                    .variants
+                    .iter()
+                    .map(|tile| tile.spills(configuration.format))
+                    .max()
+                    .unwrap_or_default(),
             };
             let few = |bytes: Option<u32>| bytes.is_some_and(|bytes| bytes <= most);
             assert!(few(resources.spill_stores) && few(resources.spill_loads), "{kernel}: {resources:?}");
@@ -374,7 +395,8 @@ fn function_goes_on(function: &str, line: &str) -> bool {
 /// Returns the instruction of each tile in a source of sm_90a. All small-M tiles without e4m3 have the same one;
 /// its name contains bf16, but not fp16.
 fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
-    let operands = if configuration.format == BlockFormat::NVFP4 { "" } else { ".BF16" };
+    let is_nvfp4 = configuration.format.scale == BlockFormat::NVFP4.scale;
+    let operands = if is_nvfp4 && configuration.format.a != ElementType::BF16 { "" } else { ".BF16" };
     let of_tile = |tile: &hopper::Tile| {
         if tile.uses_e4m3() {
             return format!("QGMMA.64x{}x32.F32.E4M3.E4M3", 8 * tile.m);

@@ -23,13 +23,13 @@ const WITH_TENSOR_MEMORY: [&str; 2] = ["sm_100a", "sm_103a"];
 /// The target of the emulating GPU.
 pub const EMULATOR: &str = "sm_90a";
 
-/// Replaces the MMA instruction and the 4-bit TMA type. Checks its fragment layout against CuTe's at compile
-/// time.
+/// Replaces the MMA instructions and the 4-bit TMA types. Checks fragment layouts against CuTe's at compile time.
 static PRELUDE: LazyLock<String> = LazyLock::new(|| {
     let parts = [
         HEAD,
         ELEMENTS,
         include_str!("../cutlass/emulation.cuh"),
+        COPIES,
         include_str!("../cutlass/emulation_bytes.cuh"),
     ];
     parts.join("\n")
@@ -41,7 +41,7 @@ const ELEMENTS: &str = include_str!("elements.cuh");
 /// Lays out copies of 4-bit codes that TMA would spread over bytes.
 const COPIES: &str = include_str!("copies.cuh");
 
-/// Replaces the 4-bit TMA type and the tensor copies of CTA pairs, and reads faults. With `FOURFOLD_LIBRARY` it is
+/// Replaces the 4-bit TMA types and the tensor copies of CTA pairs, and reads faults. With `FOURFOLD_LIBRARY` it is
 /// instead the functions that rewritten instructions call.
 static TENSOR_MEMORY: LazyLock<String> = LazyLock::new(|| {
     let state = include_str!("tensor_memory/state.cuh");
