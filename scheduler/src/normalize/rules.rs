@@ -124,10 +124,18 @@ pub(crate) const RULES: &[Rule] = &[
         "as factor-joins-dequantize",
     ),
     exact(
-        "widening-joins-dequantize",
+        "convert-joins-dequantize",
         "(convert ?e (dequantize ?w ?v ?c ?sc none))",
-        products::widening_joins_dequantize,
-        "code · scale of NVFP4 is exact in f16, bf16 and f32 alike",
+        products::convert_joins_dequantize,
+        "code · scale of NVFP4 is exact in f16, bf16 and f32 alike. f32 holds code · 2^e too, or it overflows, and then \
+         narrower types do as well",
+    ),
+    contract(
+        "convert-joins-scaled-dequantize",
+        "(convert ?e (dequantize f32 ?v ?c ?sc ?g))",
+        products::convert_joins_scaled_dequantize,
+        "rounds code · scale · g to the narrower type, instead of to f32 first. Range: in f16, a product that is less \
+         than 2^-8 from ±65520, where f16 overflows, may be rounded to either side",
     ),
     exact(
         "transposes-merge",
