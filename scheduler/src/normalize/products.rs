@@ -176,11 +176,12 @@ pub(crate) fn convert_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     let [w, v, c, sc] = ["?w", "?v", "?c", "?sc"].map(|name| matched.get(name));
     let from_f32 = matched.attribute(w) == Some(Attribute::Element(ElementType::F32));
     let mx = matched.element(sc) == Some(ElementType::F8E8M0FNU);
-    if !is_nvfp4(matched, v, c, sc) && !(mx && from_f32) {
-        return vec![];
+    if is_nvfp4(matched, v, c, sc) || (mx && from_f32) {
+        let none = matched.absent();
+        dequantize_to_converted(matched, none)
+    } else {
+        vec![]
     }
-    let none = matched.absent();
-    dequantize_to_converted(matched, none)
 }
 
 /// Merges a `convert` into the `dequantize` with a factor before it.

@@ -310,9 +310,11 @@ fn layout_of(attribute: Attribute) -> Option<ScaleLayout> {
 
 /// Returns whether the wide type holds every value of the narrow type.
 pub(crate) fn holds_exactly(wide: ElementType, narrow: ElementType) -> bool {
-    use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F16, F32};
+    use ElementType::{BF16, F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2, F16, F32};
     match narrow {
-        F4E2M1FN => matches!(wide, F4E2M1FN | F8E4M3FN | F8E5M2 | F16 | BF16 | F32),
+        F4E2M1FN => matches!(wide, F4E2M1FN | F6E2M3FN | F6E3M2FN | F8E4M3FN | F8E5M2 | F16 | BF16 | F32),
+        F6E2M3FN => matches!(wide, F6E2M3FN | F8E4M3FN | F16 | BF16 | F32),
+        F6E3M2FN => matches!(wide, F6E3M2FN | F8E4M3FN | F8E5M2 | F16 | BF16 | F32),
         F8E4M3FN => matches!(wide, F8E4M3FN | F16 | BF16 | F32),
         F8E5M2 => matches!(wide, F16 | BF16 | F32),
         F16 => matches!(wide, F16 | F32),

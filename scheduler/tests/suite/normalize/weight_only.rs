@@ -165,10 +165,14 @@ fn weights_that_torch_dequantizes_in_f32_are_those_of_a_weight_only_product() {
   %y = convert %wide : tensor<[24, 64], bf16>
   %d = mma %x, %y : tensor<[37, 24], f32>
   return %d";
-    check(&function(MX, mx), &with_kernels(), expect![[r#"
+    check(
+        &function(MX, mx),
+        &with_kernels(),
+        expect![[r#"
         %y = block_dequantize %w, %sw {block = 32} : tensor<[24, 64], bf16>  ; from wide y: convert-joins-dequantize
         %d = mma %x, %y : tensor<[37, 24], f32>
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
