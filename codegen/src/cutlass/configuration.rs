@@ -372,7 +372,7 @@ impl Configuration {
         Configuration { c, d, ..self.clone() }
     }
 
-    /// The format in a program; `None` if programs do not support it: unequal scales, 6-bit floats.
+    /// The format in a program; `None` if programs do not support it: unequal scales.
     pub fn block_format(&self) -> Option<BlockFormat> {
         let (a, b) = (self.a.format, self.b.format);
         let scale = match a.scale_vector() {
