@@ -160,7 +160,10 @@ pub fn check_acceptance(built: &BuiltKernel) {
     let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     let mut random = Random::new(0xACCE);
     let (mut good, mut bad) = (0, 0);
-    let block = format(scaled_mma(built)).block as usize;
+    let format = format(scaled_mma(built));
+    let block = format.block as usize;
+    // A 16-bit A has no scales.
+    let (sfa, sfb) = if format.is_weight_only() { (None, 2) } else { (Some(1), 3) };
     for _ in 0..SHAPES {
         let problem = Problem {
             l: random.pick(&[1, 1, 1, 2, 3, 0]),
@@ -180,16 +183,14 @@ pub fn check_acceptance(built: &BuiltKernel) {
         outputs.resize(requirements.outputs.len(), 0);
         assert_eq!(requirements.outputs[..], outputs, "{problem:?} of {name}");
         if problem.l == 0 || problem.m == 0 {
-            assert_eq!(
-                (requirements.workspace, requirements.operands[1], requirements.operands[3]),
-                (0, 0, 0)
-            );
+            assert_eq!((requirements.workspace, requirements.operands[sfb]), (0, 0));
+            assert!(sfa.is_none_or(|sfa: usize| requirements.operands[sfa] == 0));
             continue;
         }
         let columns = problem.k as usize / block;
         let bytes = |rows: i64| problem.l as usize * numeric::blocked_len(rows as usize, columns);
-        assert_eq!(requirements.operands[1] as usize, bytes(problem.m), "{problem:?}");
-        assert_eq!(requirements.operands[3] as usize, bytes(problem.n), "{problem:?}");
+        assert!(sfa.is_none_or(|sfa| requirements.operands[sfa] as usize == bytes(problem.m)), "{problem:?}");
+        assert_eq!(requirements.operands[sfb] as usize, bytes(problem.n), "{problem:?}");
         let is_right = match scaled_mma(built).target.name {
             hopper::TARGET => workspaces(scaled_mma(built), &problem).any(|(decoded, piece)| {
                 let rest = requirements.workspace.checked_sub(decoded);
@@ -211,13 +212,17 @@ pub fn check_grid(built: &BuiltKernel) {
     let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     let name = &built.planned.source.kernel;
     let (mut taken, mut refused) = (0, 0);
+    // At most one column of scale blocks.
+    let rules = capabilities(scaled_mma(built).target.name).expect("a known target");
+    let k_multiple = rules.format(format(scaled_mma(built))).expect("a format of the target").k_multiple;
+    let k = i64::try_from(k_multiple.max(64)).expect("an extent");
     let problems = match &scaled_mma(built).configuration {
         Design::Cutlass(configuration) => cutlass_limits(configuration),
         Design::Hopper(configuration) => hopper_limits(configuration),
     };
     for ([l, m, n], launches) in problems {
         let extent = |extent: u64| i64::try_from(extent).expect("an extent");
-        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k: 64 };
+        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k };
         let answer = kernel.grid(&DEVICE, &problem.extents());
         assert_eq!(answer.is_ok(), launches, "{problem:?}: {answer:?} of {name}");
         assert_eq!(kernel.query(&DEVICE, &problem.extents()).is_ok(), launches, "{problem:?} of {name}");
@@ -273,7 +278,8 @@ fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)>
     let large: Vec<&Tile> = configuration.variants.iter().filter(|tile| !tile.is_small_m()).collect();
     let (tile_m, tile_n) = match large[..] {
         [only] => (u64::from(only.m), u64::from(only.n)),
-        _ => (256, 128),
+        // The larger of tiles with the same area; an 8-bit B has no tile of 256 rows.
+        _ => large.last().map_or((256, 128), |tile| (u64::from(tile.m), u64::from(tile.n))),
     };
     let (m, n) = (tile_m << 14, tile_n << 14);
     let problems = [

@@ -51,6 +51,16 @@ pub enum Format {
 }
 
 impl Format {
+    /// The MX format of an element type; `None` for a type that no operand of these kernels has.
+    pub fn mx(element: ElementType) -> Option<Format> {
+        match element {
+            ElementType::F4E2M1FN => Some(Format::Mxfp4),
+            ElementType::F8E4M3FN => Some(Format::Mxfp8(Fp8::E4m3)),
+            ElementType::F8E5M2 => Some(Format::Mxfp8(Fp8::E5m2)),
+            _ => None,
+        }
+    }
+
     /// The number of elements along K per scale: 16 or 32.
     pub fn scale_vector(self) -> u32 {
         match self {
@@ -87,6 +97,19 @@ impl Format {
         }
     }
 
+    /// The C++ type of an element in memory.
+    pub(crate) fn code_text(self) -> &'static str {
+        match self {
+            Format::Nvfp4 | Format::Mxfp4 | Format::UltraNvfp4 | Format::UltraMxfp4 => {
+                "cutlass::float_e2m1_t"
+            }
+            Format::Mxfp8(Fp8::E4m3) => "cutlass::float_e4m3_t",
+            Format::Mxfp8(Fp8::E5m2) => "cutlass::float_e5m2_t",
+            Format::Mxfp6(Fp6::E2m3) => "cutlass::float_e2m3_t",
+            Format::Mxfp6(Fp6::E3m2) => "cutlass::float_e3m2_t",
+        }
+    }
+
     /// Returns whether the format is one of the Sm103 tuples.
     pub fn is_ultra(self) -> bool {
         matches!(self, Format::UltraNvfp4 | Format::UltraMxfp4)
@@ -119,15 +142,9 @@ pub struct Operand {
 }
 
 impl Operand {
-    /// A K-major operand with the format's default alignment: 32 for FP4 by FP4, 16 for FP8, 128 for FP6. FP4
-    /// by a wider operand also needs 128.
-    pub fn k_major(format: Format) -> Operand {
-        let alignment = match format.bits() {
-            4 => 32,
-            6 => 128,
-            _ => 16,
-        };
-        Operand { format, k_major: true, alignment }
+    /// A K-major operand of a kind of instruction, with the alignment that the kind requires.
+    pub fn k_major(format: Format, kind: Kind) -> Operand {
+        Operand { format, k_major: true, alignment: kind.alignment(format) }
     }
 }
 
@@ -140,6 +157,27 @@ pub enum Kind {
     Mxf4,
     /// Any mix of 8, 6 and 4 bits. Each element takes a byte of shared memory.
     Mxf8f6f4,
+}
+
+impl Kind {
+    /// The kind that the builder deduces for a pair of formats.
+    pub fn of(a: Format, b: Format) -> Kind {
+        match (a.bits(), b.bits()) {
+            (4, 4) if a.scale_vector().min(b.scale_vector()) == 16 => Kind::Nvf4,
+            (4, 4) => Kind::Mxf4,
+            _ => Kind::Mxf8f6f4,
+        }
+    }
+
+    /// The alignment of rows that an operand needs, in elements. TMA spreads 4 and 6 bits over bytes, 128 elements at a
+    /// time.
+    pub fn alignment(self, format: Format) -> u32 {
+        match (self, format.bits()) {
+            (Kind::Nvf4 | Kind::Mxf4, _) => 32,
+            (Kind::Mxf8f6f4, 8) => 16,
+            (Kind::Mxf8f6f4, _) => 128,
+        }
+    }
 }
 
 /// The cluster: CTAs that share tiles through multicast, along M and N.
@@ -439,13 +477,9 @@ impl Configuration {
 
     /// The kind of MMA instruction: the mainloop's if its tag names one, otherwise the builder's deduction.
     pub fn kind(&self) -> Kind {
-        match (self.mainloop, self.a.format, self.b.format) {
-            (Mainloop::Sm100(kind) | Mainloop::Sm120 { kind, .. }, ..) => kind,
-            (_, a, b) if a.bits() == 4 && b.bits() == 4 => match a.scale_vector().min(b.scale_vector()) {
-                16 => Kind::Nvf4,
-                _ => Kind::Mxf4,
-            },
-            _ => Kind::Mxf8f6f4,
+        match self.mainloop {
+            Mainloop::Sm100(kind) | Mainloop::Sm120 { kind, .. } => kind,
+            _ => Kind::of(self.a.format, self.b.format),
         }
     }
 

@@ -158,7 +158,7 @@ fn read_table(mut object: Object, at: &At) -> Result<Table, TableError> {
     let formats: Vec<String> = at.take(&mut object, "formats")?;
     let formats = formats.iter().map(|name| format(name, at)).collect::<Result<Vec<_>, _>>()?;
     if formats.is_empty() {
-        return Err(at.wrong("`formats` is empty: name nvfp4, mxfp4 or both"));
+        return Err(at.wrong("`formats` is empty: name at least one format, such as nvfp4"));
     }
     let note = match object.remove("note") {
         Some(note) => at.read("note", note)?,
@@ -208,9 +208,10 @@ fn kind(targets: &[String], at: &At) -> Result<Kind, TableError> {
 }
 
 fn format(name: &str, at: &At) -> Result<BlockFormat, TableError> {
-    let known = [BlockFormat::NVFP4, BlockFormat::MXFP4];
-    known.into_iter().find(|format| format.to_string() == name).ok_or_else(|| {
-        at.wrong(format_args!("`{name}` is not a format with kernels; those are nvfp4 and mxfp4"))
+    let known = targets::formats();
+    known.iter().copied().find(|format| format.to_string() == name).ok_or_else(|| {
+        let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+        at.wrong(format_args!("`{name}` is not a format with kernels; those are {}", known.join(", ")))
     })
 }
 

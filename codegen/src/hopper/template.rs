@@ -1,6 +1,6 @@
 //! The template variables of a Hopper kernel.
 
-use fourfold_ir::{BlockFormat, OperandShape};
+use fourfold_ir::{BlockFormat, ElementType, OperandShape};
 use serde::Serialize;
 
 use super::configuration::{Choice, Configuration};
@@ -21,6 +21,8 @@ pub const KERNEL: &str = concat!(
     include_str!("device/decode.cuh"),
     "\n",
     include_str!("device/parameters.cuh"),
+    "\n",
+    include_str!("device/exact_sum.cuh"),
     "\n",
     include_str!("device/decode_a.cuh"),
     "\n",
@@ -73,7 +75,7 @@ pub fn row_output_functions() -> &'static str {
     EPILOGUE
 }
 
-/// The multiple of K that aligns rows of codes to 16 bytes.
+/// The multiple of K that aligns rows of FP4 to 16 bytes. Blocks of MX are as long.
 const K_MULTIPLE: u32 = 32;
 
 /// The template variables specific to Hopper kernels.
@@ -93,6 +95,13 @@ pub(crate) struct Context {
     /// True if all outputs are values.
     is_simple: bool,
     is_mx: bool,
+    /// The element types of A and B.
+    element_a: &'static str,
+    element_b: &'static str,
+    /// True if A has scales: it is not of 16 bits.
+    has_scales_a: bool,
+    /// True if operands are decoded to bf16, false if to fp16.
+    uses_bf16: bool,
     tile: [u32; 3],
     k_multiple: u32,
     /// The largest M, if all tiles are for small M.
@@ -157,16 +166,35 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         has_blocks: outputs::has_blocks(epilogue),
         is_simple: epilogue.only_values(),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
+        element_a: element_of(configuration.format.a),
+        element_b: element_of(configuration.format.b),
+        has_scales_a: !configuration.format.is_weight_only(),
+        uses_bf16: configuration.format.block == BlockFormat::MXFP4.block
+            || configuration.format.a == ElementType::BF16,
         tile: configuration.tile(),
         k_multiple: K_MULTIPLE,
         max_m: configuration.max_m(),
         variants: configuration.variants.clone(),
         choices: configuration.choices().map(line).collect(),
         has_tiled: configuration.max_m().is_none(),
-        has_small_m_regs: configuration.variants.iter().any(|tile| tile.may_keep_a_in_registers()),
+        has_small_m_regs: configuration
+            .variants
+            .iter()
+            .any(|tile| tile.may_keep_a_in_registers(configuration.format)),
         load_parameter: ", int variant",
         load_argument: ", variant",
         shared_bytes: "shared_bytes(variant)",
+    }
+}
+
+/// The device code's name of an element type of A or B.
+fn element_of(element: ElementType) -> &'static str {
+    match element {
+        ElementType::F8E4M3FN => "kE4m3",
+        ElementType::F8E5M2 => "kE5m2",
+        ElementType::F16 => "kF16",
+        ElementType::BF16 => "kBf16",
+        _ => "kE2m1",
     }
 }
 

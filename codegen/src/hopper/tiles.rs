@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fourfold_ir::BlockFormat;
+use fourfold_ir::{BlockFormat, ElementType};
 use serde::Serialize;
 
 /// The target of these kernels.
@@ -63,14 +63,16 @@ impl Tile {
         self.m < 8
     }
 
-    /// Returns whether a separate kernel may keep A in registers, with a chunk of K per warp.
-    pub const fn may_keep_a_in_registers(self) -> bool {
-        self.m == SMALL_M
+    /// Returns whether a separate kernel may keep A in registers, with a chunk of K per warp. B is FP4.
+    pub fn may_keep_a_in_registers(self, format: BlockFormat) -> bool {
+        self.m == SMALL_M && format.b == ElementType::F4E2M1FN
     }
 
-    /// Returns whether the tile supports a format. The e4m3 tiles need scales that fp32 multiplies exactly.
+    /// Returns whether the tile supports a format. The e4m3 tiles need scales that fp32 multiplies exactly. With
+    /// stages of an 8-bit B, a tile of 256 rows exceeds shared memory.
     pub fn takes(self, format: BlockFormat) -> bool {
-        takes(format) && (!self.uses_e4m3() || format == BlockFormat::NVFP4)
+        let has_room = self.m <= 128 || format.b == ElementType::F4E2M1FN;
+        takes(format) && has_room && (!self.uses_e4m3() || format == BlockFormat::NVFP4)
     }
 
     /// Returns whether a thread has 32 columns of a row, as outputs other than values require.
@@ -89,10 +91,12 @@ impl Tile {
         if self.uses_e4m3() { 8 * 16384 } else { 8 * 4096 }
     }
 
-    /// The maximum register spills, in bytes, with a plain linear combination and a row. Only tiles of 256 rows
-    /// spill, with nvcc 13.1.115: they decode A in few registers while they multiply, and gain more than that costs.
-    pub const fn spills(self) -> u32 {
-        if self.m == 256 { 16 } else { 0 }
+    /// The maximum register spills, in bytes, with a plain linear combination and a row, with nvcc 13.1.115. Tiles
+    /// of 256 rows decode A in few registers while they multiply, and gain more than spills cost. Kernels of FP8 spill
+    /// where they compute a sum again that is not finite (`exact_sum.cuh`), which finite data does not reach.
+    pub fn spills(self, format: BlockFormat) -> u32 {
+        let of_rows = if self.m == 256 { 16 } else { 0 };
+        if self.n == 256 && format.a != ElementType::F4E2M1FN { 160 } else { of_rows }
     }
 
     /// The largest cluster that shares a tile, each CTA with a part of K.
@@ -164,5 +168,14 @@ pub fn check(format: BlockFormat, tile: Tile, cluster: u32) -> Result<(), Forced
 
 /// Returns whether the kernel decodes a format.
 pub fn takes(format: BlockFormat) -> bool {
-    [BlockFormat::NVFP4, BlockFormat::MXFP4].contains(&format)
+    use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F16};
+    let scales_of = |other: BlockFormat| (format.scale, format.block) == (other.scale, other.block);
+    let (nvfp4, mx) = (scales_of(BlockFormat::NVFP4), scales_of(BlockFormat::MXFP4));
+    match (format.a, format.b) {
+        (F4E2M1FN | BF16, F4E2M1FN) => nvfp4 || mx,
+        // B is decoded to fp16, which does not hold the scales of MX.
+        (F16, F4E2M1FN) => nvfp4,
+        (F8E4M3FN | F8E5M2, F4E2M1FN | F8E4M3FN | F8E5M2) => mx,
+        _ => false,
+    }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use fourfold_ir::BlockFormat;
+use fourfold_ir::{BlockFormat, ElementType};
 
 use super::tables::default_tables;
 use crate::cutlass::CutlassVersion;
@@ -11,12 +11,21 @@ use crate::dispatch::{Bounds, Condition, Kernel, Table};
 use crate::extents::Extents;
 use crate::hopper::{ANY, Choice, Configuration, TARGET, takes};
 
-/// The lines of the default table (`select/sm90.toml`). The first whose bounds hold applies; the last always
-/// holds.
-pub static CHOICES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
-    let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("the target has a default table");
-    lines(table, BlockFormat::NVFP4, Extents { l: None, m: None, n: None, k: None }, CutlassVersion::PINNED).0
-});
+/// The lines of the default table of a format (`select/sm90.toml`), which may have tiles of other formats. The first
+/// whose bounds hold and whose tile takes the format applies; the last always does.
+pub fn choices(format: BlockFormat) -> &'static [Choice] {
+    static OF_FP4: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(BlockFormat::NVFP4));
+    static OF_FP8: LazyLock<Vec<Choice>> =
+        LazyLock::new(|| default_lines(BlockFormat { a: MXFP8, b: MXFP8, ..BlockFormat::MXFP4 }));
+    if format.b == BlockFormat::NVFP4.b { &OF_FP4 } else { &OF_FP8 }
+}
+
+const MXFP8: ElementType = ElementType::F8E4M3FN;
+
+fn default_lines(format: BlockFormat) -> Vec<Choice> {
+    let table = default_tables().find(TARGET, format).expect("the target has a default table");
+    lines(table, format, Extents { l: None, m: None, n: None, k: None }, CutlassVersion::PINNED).0
+}
 
 /// The table lines that calls of a problem can reach, and the reason if a kernel is skipped. A condition on
 /// an unknown extent is checked per call if it is an upper bound; otherwise it does not hold.
@@ -68,7 +77,7 @@ fn upper_bounds(when: &Condition, problem: Extents, cutlass: CutlassVersion) -> 
 /// tile that a call can select, given the fixed extents, and whether all outputs are values. `None` for
 /// formats without kernels.
 pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Option<(Configuration, String)> {
-    choose_of(Cow::Borrowed(&CHOICES), format, problem, only_values)
+    choose_of(Cow::Borrowed(choices(format)), format, problem, only_values)
 }
 
 /// Selects as [`choose`] does, by the lines of a table. Lines with invalid kernels are skipped. The default
@@ -82,7 +91,7 @@ pub(crate) fn choose_by(
 ) -> Option<(Configuration, String)> {
     let (mut lines, passed_over) = lines(table, format, problem, cutlass);
     if lines.last().is_none_or(|line| [line.max_m, line.max_n, line.max_k] != [ANY; 3]) {
-        lines.extend_from_slice(&CHOICES);
+        lines.extend_from_slice(choices(format));
     }
     let (configuration, why) = choose_of(Cow::Owned(lines), format, problem, only_values)?;
     let pick = table.pick(problem, cutlass);
@@ -139,29 +148,37 @@ mod tests {
         Tile::new(m, 128)
     }
 
+    const W4A8: BlockFormat = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+    const FP8: BlockFormat = BlockFormat { b: ElementType::F8E5M2, ..W4A8 };
+    const W4A16: BlockFormat = BlockFormat::NVFP4.weight_only(ElementType::BF16);
     const UNKNOWN: Extents = Extents { l: None, m: None, n: None, k: None };
 
     #[test]
     fn the_table_is_met_by_every_problem_and_names_tiles_and_clusters_that_exist() {
         assert!(TILES.iter().all(|tile| TILES.contains(&tile.wide()) && tile.wide().has_wide_rows()));
-        let last = CHOICES.last().expect("a line");
-        assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
-        for choice in CHOICES.iter() {
-            assert!(TILES.contains(&choice.tile) && TILES.contains(&choice.tile.wide()), "{choice:?}");
-            assert!([0, 1, 2, 4, 8].contains(&choice.cluster), "{choice:?}");
-            assert!(choice.max_m <= ANY && choice.max_n <= ANY && choice.max_k <= ANY, "{choice:?}");
+        for format in [BlockFormat::NVFP4, W4A16, W4A8, FP8] {
+            let last = choices(format).last().expect("a line");
+            assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
+            assert!(last.tile.takes(format) && last.tile.wide().takes(format), "{last:?}");
+            for choice in choices(format) {
+                assert!(TILES.contains(&choice.tile) && TILES.contains(&choice.tile.wide()), "{choice:?}");
+                assert!([0, 1, 2, 4, 8].contains(&choice.cluster), "{choice:?}");
+                assert!(choice.max_m <= ANY && choice.max_n <= ANY && choice.max_k <= ANY, "{choice:?}");
+            }
         }
     }
 
     #[test]
     fn a_source_holds_the_tiles_that_a_call_can_get() {
-        for (format, only_values) in
-            [(BlockFormat::NVFP4, true), (BlockFormat::MXFP4, true), (BlockFormat::NVFP4, false)]
+        for (format, only_values) in [BlockFormat::NVFP4, BlockFormat::MXFP4, W4A16, W4A8, FP8]
+            .into_iter()
+            .flat_map(|it| [(it, true), (it, false)])
         {
             let of = |choice: &Choice| if only_values { choice.tile } else { choice.tile.wide() };
             let choose = |problem| choose(format, problem, only_values).expect("a format of the target");
             let (all, why) = choose(UNKNOWN);
-            let lines: Vec<&Choice> = CHOICES.iter().filter(|choice| choice.tile.takes(format)).collect();
+            let lines: Vec<&Choice> =
+                choices(format).iter().filter(|choice| choice.tile.takes(format)).collect();
             let mut tiles: Vec<Tile> = lines.iter().copied().map(of).collect();
             tiles.sort_unstable();
             tiles.dedup();
@@ -180,13 +197,13 @@ mod tests {
                 assert!(!why.is_empty() && !why.ends_with('.'), "{why}");
             }
         }
-        let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
-        assert_eq!(choose(mxfp8, UNKNOWN, true), None);
+        let mirrored = BlockFormat { b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+        assert_eq!(choose(mirrored, UNKNOWN, true), None);
     }
 
     #[test]
     fn a_kernel_is_forced_to_a_tile_and_to_how_many_blocks_share_it() {
-        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4, W4A16, W4A8, FP8] {
             for (tile, cluster) in
                 TILES.into_iter().flat_map(|tile| (0..=9).map(move |cluster| (tile, cluster)))
             {

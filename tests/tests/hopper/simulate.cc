@@ -808,7 +808,7 @@ void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high);
 KERNEL
 
 void execute(simulation::Warpgroup &of) {
-  simulation::execute(*of.all[of.done++], kMx ? simulation::kBfloat : simulation::kHalf);
+  simulation::execute(*of.all[of.done++], kUsesBf16 ? simulation::kBfloat : simulation::kHalf);
 }
 template <int kPending>
 void wgmma_wait() {
@@ -832,7 +832,7 @@ void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) 
   to.b[at][0] = low, to.b[at][1] = high;
   to.sums[at] = sums;
   if (++to.arrived == 32) {
-    simulation::execute(to, kMx ? simulation::kBfloat : simulation::kHalf);
+    simulation::execute(to, kUsesBf16 ? simulation::kBfloat : simulation::kHalf);
     all.erase(index);
   }
   // Each thread waits until the sums are complete.
@@ -861,6 +861,26 @@ ARGUMENTS
 // Prints the products of each code with each scale, in each of the 8 positions: all 8 decoded elements, of 16 bits
 // each.
 void print_decoded() {
+  if constexpr (kBitsA == 8) {
+    for (uint32_t scale = 0; scale < 256; ++scale) {
+      for (int place = 0; place < 8; ++place) {
+        for (uint32_t code = 0; code < 256; ++code) {
+          uint32_t words[kRunsA] = {};
+          words[place / 4] = code << 8 * (place % 4);
+          Decoded const parts = decode_a_word(words, scales_of_a(scale, words));
+          if constexpr (kBitsB == 8 && kElementA == kElementB) {
+            uint4 const codes{words[0], words[1], 0, 0};
+            Decoded const of_b = decode_b_word(codes, 0, scales_of_b(scale, codes));
+            if (std::memcmp(&parts, &of_b, sizeof(parts)) != 0) {
+              simulation::fail("A and B differ", scale, code);
+            }
+          }
+          std::fwrite(&parts, sizeof(parts), 1, stdout);
+        }
+      }
+    }
+    return;
+  }
   for (uint32_t scale = 0; scale < 256; ++scale) {
     for (int half = 0; half < (kMx ? 1 : 2); ++half) {
       uint32_t const of_thread = kMx ? mx_scale(scale) : two_scales(scale << 8 * half | 0x38 << 8 * (1 - half));

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::hopper::{ANY, Configuration, TARGET, TILES, Tile};
-use fourfold::codegen::select::hopper::CHOICES;
+use fourfold::codegen::select::hopper::choices;
 use fourfold::codegen::{Design, KernelSpec, ScaledMmaSpec};
 use fourfold::ir::BlockFormat;
 use fourfold::kernels::planned_kernels;
@@ -142,7 +142,8 @@ fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
 
 fn cases() -> Vec<Case> {
     let mut random = Random::new(0x711E);
-    let bounds = CHOICES.iter().flat_map(|choice| [choice.max_m, choice.max_n, choice.max_k]);
+    let bounds =
+        choices(BlockFormat::NVFP4).iter().flat_map(|choice| [choice.max_m, choice.max_n, choice.max_k]);
     let mut extents: Vec<u64> = bounds.filter(|bound| *bound != ANY).map(u64::from).collect();
     extents.extend(extents.clone().iter().map(|bound| bound + 1));
     extents.extend([1, 7, 11, 13, 16, 100, 128, 129, 256, 257, 2048, 4096, 8192, 28672]);
@@ -294,7 +295,7 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
     let cases = cases();
     for (format, spec) in [BlockFormat::NVFP4, BlockFormat::MXFP4].into_iter().zip(specs(None)) {
         let name = if format == BlockFormat::NVFP4 { "nvfp4" } else { "mxfp4" };
-        let lines: Vec<_> = CHOICES.iter().filter(|choice| choice.tile.takes(format)).collect();
+        let lines: Vec<_> = choices(format).iter().filter(|choice| choice.tile.takes(format)).collect();
         let (mut met, mut held) = (BTreeSet::new(), BTreeSet::new());
         for (case, plan) in cases.iter().zip(plans(name, &spec, &cases)) {
             let [l, m, n, k, sms] = *case;

@@ -1,11 +1,36 @@
-// Decodes FP4, exactly, and defines the order of K that both operands share.
-// NVFP4 becomes v · s · 2^-14 in fp16. A code has two significant bits and a scale four, and no nonzero product is
-// below 2^-24, the smallest fp16. MX scales exceed the range of fp16, so MXFP4 becomes v · s · 2^-3 in bf16, where the
-// smallest products are subnormal.
+// Decodes operands to fp16 or bf16, exactly, and defines the order of K that both operands share.
 //
-// kFactor restores the powers of two that both operands lack.
+// A decoded element is its value times a power of two, `exponent_of` its type. With it, the smallest nonzero value of
+// the type is at least the smallest fp16 or bf16:
+//
+//   type           decoded  exponent  smallest decoded value
+//   NVFP4          fp16     -14       2^-24: v >= 2^-1, s >= 2^-9
+//   NVFP4          bf16     -7        2^-17; the largest scale, 448, is 448 * 2^119 as a factor
+//   MXFP4          bf16     -3        2^-131, a subnormal; the largest value, 6 * 2^127, is 6 * 2^124
+//   MXFP8, e4m3    bf16     3         2^-133, the smallest subnormal
+//   MXFP8, e5m2    bf16     10        2^-133
+//   16-bit A       as it is 0
+//
+// MXFP8 has more exponents than bf16, so large scales become infinity: from 2^117 on for e4m3, from 2^103 on for e5m2.
+//
+// kFactor restores the powers of two that the operands have.
 
-constexpr float kFactor = kMx ? 64.0f : 268435456.0f;
+// The bits of an element, and whether it is one of MXFP8.
+CUTLASS_HOST_DEVICE constexpr int bits_of(Element element) {
+  return element == Element::kE2m1 ? 4 : element == Element::kE4m3 || element == Element::kE5m2 ? 8 : 16;
+}
+CUTLASS_HOST_DEVICE constexpr int exponent_of(Element element) {
+  return element == Element::kE2m1   ? kMx ? -3 : kUsesBf16 ? -7 : -14
+         : element == Element::kE4m3 ? 3
+         : element == Element::kE5m2 ? 10
+                                     : 0;
+}
+CUTLASS_HOST_DEVICE constexpr float power_of_two(int exponent) {
+  return exponent == 0 ? 1.0f : exponent > 0 ? 2.0f * power_of_two(exponent - 1) : 0.5f * power_of_two(exponent + 1);
+}
+constexpr int kBitsA = bits_of(kElementA), kBitsB = bits_of(kElementB);
+constexpr bool kHasScalesA = kBitsA < 16;
+constexpr float kFactor = power_of_two(-exponent_of(kElementA) - exponent_of(kElementB));
 // A code alone is v · 2^-6 in e4m3. This factor scales products down to those of fp16, so that kFactor applies to both.
 constexpr float kE4m3Factor = 1.0f / 65536.0f;
 constexpr int kScaleVector = kMx ? 32 : 16;
@@ -13,9 +38,26 @@ constexpr int kScaleVector = kMx ? 32 : 16;
 constexpr int kAtomBytes = 512, kAtomK = 4 * kScaleVector;
 // TMA loads scales in rows of 128 bytes, which arrive sooner than a bulk copy of contiguous bytes.
 constexpr int kScaleRowBytes = 128, kAtomRows = kAtomBytes / kScaleRowBytes;
-// K blocks. Any order of K is correct if both operands share it. Thread t of a quad holds codes 32 t to 32 t + 31 of a
-// block, 16 bytes of a row. Their word w holds the thread's operands of K steps 2 w and 2 w + 1, of 16 each.
-constexpr int kBlockK = 128, kBlockBytes = kBlockK / 2, kAtomsPerBlock = kBlockK / kAtomK;
+// K blocks. Any order of K is correct if both operands share it. Thread t of a quad holds four words of eight codes of
+// a row of a block. Word w holds the thread's operands of K steps 2 w and 2 w + 1, of 16 each.
+//
+// B of 4 bits: the words are codes 32 t to 32 t + 31, 16 bytes. B of 8 bits: a block is two parts of 64 codes, of which
+// the thread holds codes 16 t to 16 t + 15, 16 bytes each.
+constexpr int kBlockK = 128, kBlockBytes = kBlockK * kBitsB / 8, kAtomsPerBlock = kBlockK / kAtomK;
+constexpr int kBlockBytesA = kBlockK * kBitsA / 8;
+constexpr int kPartBytes = 64, kPartsB = kBlockBytes / kPartBytes, kPartWords = 4 / kPartsB;
+// Runs of A that a thread loads at a time, of 16 bytes: they hold its words of a block.
+constexpr int kRunsA = kBitsA / 4;
+
+// Returns a thread's first element of a word of a block, and the index of the MX scale of the word in its block.
+CUTLASS_HOST_DEVICE constexpr int element_of(int t, int word) {
+  return kPartsB == 2 ? word / 2 * 64 + t * 16 + word % 2 * 8 : t * 32 + word * 8;
+}
+CUTLASS_HOST_DEVICE constexpr int mx_scale_of(int t, int word) { return kPartsB == 2 ? word / 2 * 2 + t / 2 : t; }
+// Returns the byte of a block at which run i of a thread's words of A begins.
+CUTLASS_HOST_DEVICE constexpr int run_of(int t, int i) {
+  return element_of(t, i * 4 / kRunsA) * kBitsA / 8;
+}
 
 #ifndef FOURFOLD_HOST
 
@@ -28,16 +70,32 @@ struct Decoded {
   uint32_t low[2], high[2];
 };
 
-// Converts two ue4m3 scales to fp16, exactly. Bit 7 is ignored, and 0x7F is NaN. If a multiplication follows, it takes
-// the absolute value of its operand without another instruction.
-CUTLASS_DEVICE uint32_t two_scales(uint32_t bytes) {
+// Converts two e4m3 numbers to fp16, exactly.
+CUTLASS_DEVICE uint32_t e4m3_to_halves(uint32_t bytes) {
   uint32_t result;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes)));
-  __half2 const magnitudes = __habs2(reinterpret_cast<__half2 const &>(result));
-  return reinterpret_cast<uint32_t const &>(magnitudes);
+  return result;
 }
 
 CUTLASS_DEVICE float2 wide(uint32_t halves) { return __half22float2(reinterpret_cast<__half2 const &>(halves)); }
+CUTLASS_DEVICE uint32_t to_bf16(float low, float high) {
+  __nv_bfloat162 const pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<uint32_t const &>(pair);
+}
+
+// Converts two ue4m3 scales to fp16, or to bf16 times 2^119, exactly. Bit 7 is ignored, and 0x7F is NaN. If a
+// multiplication follows, it takes the absolute value of its operand without another instruction.
+CUTLASS_DEVICE uint32_t two_scales(uint32_t bytes) {
+  uint32_t const signed_scales = e4m3_to_halves(bytes);
+  __half2 const magnitudes = __habs2(reinterpret_cast<__half2 const &>(signed_scales));
+  uint32_t const result = reinterpret_cast<uint32_t const &>(magnitudes);
+  if constexpr (kUsesBf16) {
+    constexpr float kScaleFactor = power_of_two(119);
+    float2 const both = wide(result);
+    return to_bf16(both.x * kScaleFactor, both.y * kScaleFactor);
+  }
+  return result;
+}
 
 // Returns 2^(s - 130) as bf16 in both halves: a subnormal below s = 4, and NaN for 255.
 CUTLASS_DEVICE uint32_t mx_scale(uint32_t byte) {
@@ -45,11 +103,27 @@ CUTLASS_DEVICE uint32_t mx_scale(uint32_t byte) {
   return (byte == 255 ? 0x7FFFu : byte < 4 ? subnormal : normal) * 0x10001u;
 }
 
+// Returns 2^(s - 127) times the power of two of a type of MXFP8, as f32. If f32 has no such number, returns NaN for
+// codes with a nonzero element, and 0 for others: padding of scales has any finite value. NaN for 255.
+template <Element kElement, class HasNonzero>
+CUTLASS_DEVICE uint32_t mxfp8_scale(uint32_t byte, HasNonzero const &has_nonzero) {
+  constexpr uint32_t kExponent = exponent_of(kElement);
+  uint32_t const exponent = byte + kExponent;
+  if (exponent > 254) {
+    keep_branch();
+    return byte == 255 || has_nonzero() ? 0x7FFFFFFFu : 0;
+  }
+  return exponent << 23;
+}
+
 // Returns the scale of a word in both halves. For NVFP4, `scales` has those of the thread's two groups, of two words
 // each. For MX, a thread has one group, whose scale is already in both halves.
 CUTLASS_DEVICE uint32_t scale_of_word(uint32_t scales, int word) {
   if constexpr (kMx) {
     return scales;
+  }
+  if constexpr (kUsesBf16) {
+    return __byte_perm(scales, 0, word < 2 ? 0x1010 : 0x3232);
   }
   // The multiplication broadcasts either half itself.
   __half2 const both = reinterpret_cast<__half2 const &>(scales), one = word < 2 ? __low2half2(both) : __high2half2(both);
@@ -80,14 +154,15 @@ CUTLASS_DEVICE DecodedE4m3 decode_to_e4m3(uint32_t codes) {
   return {select_bits<0x1C1C1C1C>(codes << 2, signs << 4), select_bits<0x1C1C1C1C>(codes >> 2, signs)};
 }
 
-// Decodes eight codes and multiplies them by a scale, which is in both halves of `scale`.
+// Decodes eight FP4 codes and multiplies them by a scale, which is in both halves of `scale`.
 CUTLASS_DEVICE Decoded decode(uint32_t codes, uint32_t scale) {
   Decoded result;
-  if constexpr (kMx) {
-    // With the sign in bit 15 and the magnitude in bits 8 to 6, a code is v · 2^-126 in bf16. 0x7E80 is 2^126.
+  if constexpr (kUsesBf16) {
+    // With the sign in bit 15 and the magnitude in bits 8 to 6, a code is v · 2^-126 in bf16. 0x7E80 is 2^126. A scale
+    // of NVFP4 has most of this factor.
     auto const value = [&](uint32_t pairs) {
       uint32_t const bits = (pairs << 6 & 0x01C001C0u) | (pairs << 12 & 0x80008000u);
-      return multiply_pairs<__nv_bfloat162>(multiply_pairs<__nv_bfloat162>(bits, 0x7E807E80u), scale);
+      return multiply_pairs<__nv_bfloat162>(kMx ? multiply_pairs<__nv_bfloat162>(bits, 0x7E807E80u) : bits, scale);
     };
     result.low[0] = value(codes);
     result.high[0] = value(codes >> 4);
@@ -102,5 +177,79 @@ CUTLASS_DEVICE Decoded decode(uint32_t codes, uint32_t scale) {
     }
   }
   return result;
+}
+
+// Decodes two FP8 codes and multiplies them by a scale of mxfp8_scale. f32 holds codes, scales and products exactly,
+// NaN and infinity included.
+template <Element kElement>
+CUTLASS_DEVICE uint32_t decode_fp8_pair(uint32_t codes, float scale) {
+  float2 const both = wide(kElement == Element::kE4m3 ? e4m3_to_halves(codes) : __byte_perm(codes, 0, 0x1404));
+  return to_bf16(both.x * scale, both.y * scale);
+}
+
+// Decodes eight FP8 codes. If the other operand is FP4, elements i and i + 4 form a pair, as decode(codes, scale) has
+// them. Otherwise adjacent elements do.
+template <Element kElement>
+CUTLASS_DEVICE Decoded decode_fp8(uint32_t first, uint32_t second, uint32_t scale) {
+  if constexpr (kBitsB == 4) {
+    uint32_t const upper = __byte_perm(first, second, 0x7362);
+    first = __byte_perm(first, second, 0x5140);
+    second = upper;
+  }
+  float const factor = __uint_as_float(scale);
+  auto const pair = [&](uint32_t codes) { return decode_fp8_pair<kElement>(codes, factor); };
+  return {{pair(first), pair(second)}, {pair(upper_half(first)), pair(upper_half(second))}};
+}
+
+// Arranges eight elements of 16 bits, two per word, in the order of decode(codes, scale) or of decode_fp8.
+CUTLASS_DEVICE Decoded arrange_words(uint32_t first, uint32_t second, uint32_t third, uint32_t fourth) {
+  if constexpr (kBitsB == 8) {
+    return {{first, third}, {second, fourth}};
+  }
+  // Elements i and i + 4 in bf16, and i and i + 2 of each half in fp16.
+  uint32_t const near = kUsesBf16 ? third : second, far = kUsesBf16 ? second : third;
+  return {{__byte_perm(first, near, 0x5410), __byte_perm(far, fourth, 0x5410)},
+          {__byte_perm(first, near, 0x7632), __byte_perm(far, fourth, 0x7632)}};
+}
+
+// Decodes a word of A: eight codes or elements. `scale` is ignored if A has no scales.
+CUTLASS_DEVICE Decoded decode_a_word(uint32_t const (&word)[kRunsA], [[maybe_unused]] uint32_t scale) {
+  if constexpr (kBitsA == 4) {
+    return decode(word[0], scale);
+  } else if constexpr (kBitsA == 8) {
+    return decode_fp8<kElementA>(word[0], word[1], scale);
+  } else {
+    return arrange_words(word[0], word[1], word[2], word[3]);
+  }
+}
+
+// Decodes a word of a thread's part of B.
+CUTLASS_DEVICE Decoded decode_b_word(uint4 const &codes, int word, uint32_t scale) {
+  if constexpr (kBitsB == 8) {
+    return decode_fp8<kElementB>(word_of(codes, 2 * word), word_of(codes, 2 * word + 1), scale);
+  } else {
+    return decode(word_of(codes, word), scale);
+  }
+}
+
+// Returns the factor for scale_of_word of an MX scale of A, or those of two ue4m3 scales. `word` is what it multiplies.
+CUTLASS_DEVICE uint32_t scales_of_a(uint32_t scales, [[maybe_unused]] uint32_t const (&word)[kRunsA]) {
+  if constexpr (!kMx) {
+    return two_scales(scales);
+  } else if constexpr (kBitsA == 8) {
+    return mxfp8_scale<kElementA>(scales & 0xFF, [&] { return ((word[0] | word[1]) & 0x7F7F7F7F) != 0; });
+  } else {
+    return mx_scale(scales & 0xFF);
+  }
+}
+// The same for B, whose scales multiply a thread's part of a block.
+CUTLASS_DEVICE uint32_t scales_of_b(uint32_t scales, [[maybe_unused]] uint4 const &codes) {
+  if constexpr (!kMx) {
+    return two_scales(scales);
+  } else if constexpr (kBitsB == 8) {
+    return mxfp8_scale<kElementB>(scales, [&] { return ((codes.x | codes.y | codes.z | codes.w) & 0x7F7F7F7F) != 0; });
+  } else {
+    return mx_scale(scales);
+  }
 }
 #endif

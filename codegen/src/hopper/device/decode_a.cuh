@@ -8,7 +8,7 @@
 constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
 static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);
 
-// The rows of A of all matrices, and the memory that they are decoded to.
+// The rows of A of all matrices, and the memory that they are decoded to. `scales` is null if A has none.
 struct DecodeAMatrix {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
@@ -55,21 +55,22 @@ CUTLASS_DEVICE void transpose(uint32_t (&items)[4][kWords]) {
   }
 }
 
-// A thread's share of a K block of a row, which four threads decode together. It loads one of four runs of 32 codes,
-// and decodes one word of each.
+// A thread's share of a K block of a row, which four threads decode together. It loads the words of one thread of a
+// quad, and decodes one word of each. Elements of 16 bits are only arranged: a thread loads the words that it arranges.
 struct DecodeARun {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
   // Byte offsets to the scales of the block's second half, and to the second panel.
   int second;
   int64_t next_panel;
-  bool has_codes;
+  // The bytes of the row from the block on.
+  int rest;
 
   // `row` is the row's index over all matrices, and `m` is its index in matrix `batch`.
   CUTLASS_DEVICE DecodeARun(DecodeAMatrix const &p, unsigned row, unsigned batch, unsigned m, unsigned block, unsigned word) {
-    unsigned const run_at = block * kBlockBytes + word * 16;
-    codes = p.codes + static_cast<int64_t>(row) * p.row_bytes + run_at;
-    has_codes = run_at < static_cast<unsigned>(p.row_bytes);
+    unsigned const block_at = block * kBlockBytesA + (kBitsA == 16 ? run_of(0, word) : run_of(word, 0));
+    codes = p.codes + static_cast<int64_t>(row) * p.row_bytes + block_at;
+    rest = p.row_bytes - static_cast<int>(block_at);
     // Clamped to the last atom along K. Past it codes are zeros, or the block is not stored.
     int const first = min(static_cast<int>(block) * kAtomsPerBlock, p.atoms_k - 1);
     second = first + kAtomsPerBlock <= p.atoms_k ? (kAtomsPerBlock - 1) * kAtomBytes : 0;
@@ -99,23 +100,33 @@ struct DecodeARun {
       }
     };
     // Codes past K are zeros.
-    uint32_t words[4][1] = {}, of_block[kAtomsPerBlock];
-    if (has_codes) {
-      uint4 const run = load(reinterpret_cast<uint4 const *>(codes));
-      words[0][0] = run.x, words[1][0] = run.y, words[2][0] = run.z, words[3][0] = run.w;
-    }
+    uint32_t words[4][kRunsA] = {}, of_block[kAtomsPerBlock] = {};
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kAtomsPerBlock; ++i) {
-      of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
+    for (int i = 0; i < kRunsA; ++i) {
+      int const run_at = kBitsA == 16 ? run_of(i, 0) : run_of(0, i);
+      if (run_at < rest) {
+        uint4 const run = load(reinterpret_cast<uint4 const *>(codes + run_at));
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          words[(i * 4 + j) / kRunsA][(i * 4 + j) % kRunsA] = word_of(run, j);
+        }
+      }
     }
-    transpose(words);
+    if constexpr (kHasScalesA) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtomsPerBlock; ++i) {
+        of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
+      }
+    }
+    if constexpr (kBitsA < 16) {
+      transpose(words);
+    }
     // The four words cover two K steps. Each step is two pieces of 16 bytes, with a register of each run.
     uint32_t pieces[4][4];
     CUTLASS_PRAGMA_UNROLL
     for (int t = 0; t < 4; ++t) {
-      uint32_t const of_run =
-          kMx ? mx_scale(of_block[0] >> 8 * t & 0xFF) : two_scales(of_block[t / 2 % kAtomsPerBlock] >> t % 2 * 16);
-      Decoded const parts = decode(words[t][0], scale_of_word(of_run, word));
+      uint32_t const of_run = kMx ? of_block[0] >> 8 * mx_scale_of(t, word) : of_block[t / 2 % kAtomsPerBlock] >> t % 2 * 16;
+      Decoded const parts = decode_a_word(words[t], scale_of_word(scales_of_a(of_run, words[t]), word));
       CUTLASS_PRAGMA_UNROLL
       for (int step = 0; step < 2; ++step) {
         pieces[2 * step][t] = parts.low[step];

@@ -3,6 +3,9 @@
 // The driver function that encodes TMA descriptors.
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
+inline int64_t row_bytes_a(Problem const &problem) { return problem.k * kBitsA / 8; }
+inline int64_t row_bytes_b(Problem const &problem) { return problem.k * kBitsB / 8; }
+
 // Encodes the descriptor of a tensor of bytes and the box that one TMA load copies.
 inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *tensor, int rank, cuuint64_t const *extents,
                             cuuint64_t const *strides, cuuint32_t const *box, CUtensorMapSwizzle swizzle) {
@@ -25,7 +28,7 @@ inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrice
 }
 
 // Encodes the descriptors of small_m_regs. Per chunk of K, a warp loads two runs of rows of B, all rows of A, and the
-// scales of both.
+// scales of both. Threads load an A of more than 4 bits themselves.
 inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const &pointers, VariantTraits const &traits, Encode encode,
                                          Parameters &parameters) {
   int const row_bytes = traits.blocks * kBlockBytes;
@@ -38,11 +41,12 @@ inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const 
                      problem.l * parameters.atoms_n, kRunN * 16, traits.blocks * kAtomsPerBlock,
                      CU_TENSOR_MAP_SWIZZLE_NONE);
   }
-  if (error == cudaSuccess) {
-    error = describe(parameters.sfa_map, encode, pointers.sfa, kAtomBytes, parameters.atoms_k, parameters.atoms_k,
-                     problem.l * parameters.atoms_m, traits.tile_m * 16, traits.blocks * kAtomsPerBlock,
-                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  if (error != cudaSuccess || kBitsA > 4) {
+    return error;
   }
+  error = describe(parameters.sfa_map, encode, pointers.sfa, kAtomBytes, parameters.atoms_k, parameters.atoms_k,
+                   problem.l * parameters.atoms_m, traits.tile_m * 16, traits.blocks * kAtomsPerBlock,
+                   CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error != cudaSuccess) {
     return error;
   }
@@ -75,7 +79,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.atoms_m = ceil_div(problem.m, 128);
   parameters.atoms_n = ceil_div(problem.n, 128);
   parameters.atoms_k = ceil_div(problem.k, kAtomK);
-  parameters.row_bytes = static_cast<unsigned>(problem.k / 2);
+  parameters.row_bytes = static_cast<unsigned>(row_bytes_b(problem));
   parameters.epilogue = epilogue;
   if (traits.tile_m <= kSmallM) {
     int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, traits));
@@ -102,7 +106,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     small_m.chunks = divisor(of_cta);
     small_m.chunks_plus_one = divisor(of_cta + 1);
     small_m.b_stride = static_cast<uint64_t>(problem.n) * small_m.row_bytes;
-    small_m.a_stride = static_cast<uint64_t>(problem.m) * small_m.row_bytes;
+    small_m.a_stride = static_cast<uint64_t>(problem.m) * row_bytes_a(problem);
     small_m.sfb_stride = static_cast<uint64_t>(parameters.atoms_n) * small_m.scale_bytes;
     small_m.sfa_stride = static_cast<uint64_t>(parameters.atoms_m) * small_m.scale_bytes;
     return plan.is_small_m_regs ? describe_small_m_regs(problem, pointers, traits, encode, parameters) : cudaSuccess;
@@ -130,8 +134,8 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   ahead.panel_m = static_cast<int>(decoded_rows(problem, traits));
   parameters.split_sums = reinterpret_cast<float *>(ahead.next_unit + counter_count(slabs));
   // Not swizzled: warps read rows of 64 bytes without bank conflicts.
-  cudaError_t error = describe(parameters.b_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
-                               kBlockBytes, traits.tile_n, CU_TENSOR_MAP_SWIZZLE_NONE);
+  cudaError_t error = describe(parameters.b_map, encode, pointers.b, row_bytes_b(problem), problem.n, problem.n, problem.l,
+                               kPartBytes, traits.tile_n, CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error == cudaSuccess) {
     // SFB of all matrices, in blocks of 128 rows.
     int64_t const rows = static_cast<int64_t>(parameters.atoms_k) * kAtomRows;
@@ -160,7 +164,7 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
   result.matrix = {static_cast<uint8_t const *>(pointers.a),
                    static_cast<uint8_t const *>(pointers.sfa),
                    static_cast<uint8_t *>(workspace),
-                   static_cast<int>(problem.k / 2),
+                   static_cast<int>(row_bytes_a(problem)),
                    static_cast<int>(decoded_rows(problem, traits)),
                    ceil_div(problem.m, 128),
                    ceil_div(problem.k, kAtomK)};

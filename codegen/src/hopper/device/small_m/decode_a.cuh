@@ -1,11 +1,12 @@
 // Decodes A into shared memory.
 
 #ifndef FOURFOLD_HOST
-// A thread's share of A: pieces of 32 codes of a K block, and their scales.
+// A thread's share of A: pieces of 32 codes of a K block, and their scales. A piece is what a thread of a quad holds of
+// a block.
 template <int kTileM>
 struct SmallMDecodeA {
   using V = SmallM<kTileM>;
-  uint4 codes[V::kPieces];
+  uint4 codes[V::kPieces][kRunsA];
   uint32_t scales[V::kPieces];
   // The K blocks per row of A in this CTA, the pieces of all rows, and the bytes of a row from the CTA's first chunk
   // on.
@@ -14,17 +15,25 @@ struct SmallMDecodeA {
   CUTLASS_DEVICE SmallMDecodeA(SmallMParameters const &p, SmallMOperands const &of, SmallMWork const &work)
       : blocks(work.chunks.number * V::kBlocks),
         count((kTileM == 1 ? 1 : p.m) * blocks * 4),
-        rest(p.row_bytes - work.first_chunk * V::kRowBytes) {
-    uint8_t const *const first = of.a + work.first_chunk * V::kRowBytes;
+        rest(small_m_row_bytes_a(p) - work.first_chunk * V::kRowBytesA) {
+    uint8_t const *const first = of.a + work.first_chunk * V::kRowBytesA;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kPieces; ++i) {
       // Excess pieces, and those past K, are clamped to the last piece, which avoids a branch.
       unsigned const item = min(i * V::kThreads + threadIdx.x, count - 1), t = item % 4, m = m_of(work, item);
       unsigned const piece = item - m * blocks * 4;
-      codes[i] = load_ordered(reinterpret_cast<uint4 const *>(first + (m * p.row_bytes + min(piece * 16, rest - 16))));
-      unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms_k - 1u);
-      uint8_t const *const at = of.sfa + (atom * kAtomBytes + m * 16 + (kMx ? t : t % 2 * 2));
-      scales[i] = kMx ? load_ordered(at) : load_ordered(reinterpret_cast<uint16_t const *>(at));
+      CUTLASS_PRAGMA_UNROLL
+      for (int run = 0; run < kRunsA; ++run) {
+        unsigned const from = kBitsA == 4 ? piece * 16 : piece / 4 * kBlockBytesA + run_of(t, run);
+        codes[i][run] = load_ordered(reinterpret_cast<uint4 const *>(first + (m * small_m_row_bytes_a(p) + min(from, rest - 16))));
+      }
+      if constexpr (kHasScalesA) {
+        unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms_k - 1u);
+        uint8_t const *const at = of.sfa + (atom * kAtomBytes + m * 16 + (!kMx ? t % 2 * 2 : kPartsB == 2 ? 0 : t));
+        scales[i] = kMx && kPartsB == 2 ? load_ordered(reinterpret_cast<uint32_t const *>(at))
+                    : kMx              ? load_ordered(at)
+                                       : load_ordered(reinterpret_cast<uint16_t const *>(at));
+      }
     }
   }
 
@@ -41,22 +50,31 @@ struct SmallMDecodeA {
         continue;
       }
       // The scale is converted only here: a conversion right after the load would stall all instructions that follow.
-      uint32_t const own = rematerialize(scales[i]), of_thread = kMx ? mx_scale(own) : two_scales(own);
+      uint32_t const own = kHasScalesA ? rematerialize(scales[i]) : 0;
+      // The factor of all words of the piece, unless that depends on the word.
+      uint32_t const of_thread = kMx ? kBitsA == 4 ? mx_scale(own) : 0 : two_scales(own);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
         // Codes past K are zeros.
-        uint32_t const eight = (block * 4 + t) * 16 < rest ? word_of(codes[i], word) : 0;
+        unsigned const from = kBitsA == 4 ? (block * 4 + t) * 16 : block * kBlockBytesA + run_of(t, word * kRunsA / 4);
+        uint32_t eight[kRunsA];
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < kRunsA; ++j) {
+          eight[j] = from < rest ? word_of(codes[i][word * kRunsA / 4], (word * kRunsA + j) % 4) : 0;
+        }
         if constexpr (V::kUsesE4m3) {
           // Words w and w + 2 belong to the thread's two groups of 16. The groups share a matrix and have separate
           // columns. All other codes of a column are zeros.
-          DecodedE4m3 const parts = decode_to_e4m3(eight);
+          DecodedE4m3 const parts = decode_to_e4m3(eight[0]);
           uint32_t const at = smem_a + ((block * 2 + word % 2) * kTileM + m) * V::kMatrixBytes + (2 * t + word / 2) * 16;
           auto const only = [&](uint32_t four, unsigned thread) { return t == thread ? four : 0; };
           store_words(at, only(parts.even, 0), only(parts.even, 1), only(parts.even, 2), only(parts.even, 3));
           store_words(at + V::kMatrixBytes / 2, only(parts.odd, 0), only(parts.odd, 1), only(parts.odd, 2), only(parts.odd, 3));
         } else {
           // Stores a thread's operands of two K steps as one vector.
-          Decoded const parts = decode(eight, scale_of_word(of_thread, word));
+          uint32_t const of_word = kBitsA == 8 ? scales_of_a(own >> (kPartsB == 2 ? 8 * mx_scale_of(t, word) : 0), eight)
+                                               : scale_of_word(of_thread, word);
+          Decoded const parts = decode_a_word(eight, of_word);
           store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + t * 16, parts.low[0], parts.high[0],
                       parts.low[1], parts.high[1]);
         }

@@ -18,19 +18,19 @@ struct SmallMAccumulators {
     }
   }
 
-  // Adds a K block. `codes` and `scales` are of rows `quad` and `quad + 8` of B.
-  CUTLASS_DEVICE void add(int block, uint4 const (&codes)[2], uint32_t const (&scales)[2]) {
+  // Adds a part. `codes` and `scales` are of rows `quad` and `quad + 8` of B.
+  CUTLASS_DEVICE void add(int part, uint4 const (&codes)[2], uint32_t const (&scales)[2]) {
     uint32_t of_thread[2];
     CUTLASS_PRAGMA_UNROLL
     for (int row = 0; row < 2; ++row) {
-      of_thread[row] = kMx ? mx_scale(scales[row]) : two_scales(scales[row]);
+      of_thread[row] = scales_of_b(scales[row], codes[row]);
     }
     CUTLASS_PRAGMA_UNROLL
-    for (int word = 0; word < 4; ++word) {
+    for (int word = 0; word < kPartWords; ++word) {
       uint32_t operands[2][4];
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
-        Decoded const parts = decode(word_of(codes[row], word), scale_of_word(of_thread[row], word));
+        Decoded const parts = decode_b_word(codes[row], word, scale_of_word(of_thread[row], word));
         CUTLASS_PRAGMA_UNROLL
         for (int s = 0; s < 2; ++s) {
           operands[s][row] = parts.low[s];
@@ -39,7 +39,7 @@ struct SmallMAccumulators {
       }
       CUTLASS_PRAGMA_UNROLL
       for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-        uint4 const second = load_words(a_at[chunk] + block * 2 * kBlockK + word * 64);
+        uint4 const second = load_words(a_at[chunk] + part * (2 * kBlockK / kPartsB) + word * 64);
         mma(acc[chunk][0], operands[0], second.x, second.y);
         mma(acc[chunk][1], operands[1], second.z, second.w);
       }
@@ -148,11 +148,11 @@ struct SmallME4m3Accumulators {
   }
 };
 
-// A thread's part of a chunk: codes and scales of rows `quad` and `quad + 8` of B.
+// What a thread holds of a chunk: for each part, codes and scales of rows `quad` and `quad + 8` of B.
 template <int kTileM>
 struct SmallMFragment {
-  uint4 codes[SmallM<kTileM>::kBlocks][2];
-  uint32_t scales[SmallM<kTileM>::kBlocks][2];
+  uint4 codes[SmallM<kTileM>::kParts][2];
+  uint32_t scales[SmallM<kTileM>::kParts][2];
 };
 
 // The operands and results of wgmma for a chunk.
@@ -173,7 +173,7 @@ struct SmallMRing {
   CUTLASS_DEVICE SmallMRing(SmallMProducer<kTileM> &source, uint32_t ring, int quad, int t) : source(source), ring(ring) {
     codes_at = rematerialize(ring + quad * V::kRowBytes + (t ^ quad % 2 * 4) * 16);
     scales_at = rematerialize(ring + V::kGroupN * V::kRowBytes + quad % 4 * 16 + quad / 4 * 4 +
-                              (kMx ? t : t / 2 * V::kAtomPart + t % 2 * 2));
+                              (!kMx ? t / 2 * V::kAtomPart + t % 2 * 2 : kPartsB == 2 ? t / 2 : t));
   }
 
   // Reads the chunk of the current stage once its copies have arrived. cp.async.wait_group covers the lane's own
@@ -182,12 +182,13 @@ struct SmallMRing {
     cp_async_wait<V::kStages - 1>();
     __syncwarp();
     CUTLASS_PRAGMA_UNROLL
-    for (int block = 0; block < V::kBlocks; ++block) {
+    for (int part = 0; part < V::kParts; ++part) {
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
-        b.codes[block][row] = load_words(((codes_at + stage * V::kChunkBytes) ^ block * 64) + row * 8 * V::kRowBytes);
-        uint32_t const at = scales_at + stage * V::kChunkBytes + row * 8 + block * kAtomsPerBlock * V::kAtomPart;
-        b.scales[block][row] = kMx ? load_byte(at) : load_half(at);
+        b.codes[part][row] = load_words(((codes_at + stage * V::kChunkBytes) ^ part * kPartBytes) + row * 8 * V::kRowBytes);
+        // Scales of the second part of 8-bit codes are in the same atom.
+        uint32_t const at = scales_at + stage * V::kChunkBytes + row * 8 + part * (kPartsB == 2 ? 2 : kAtomsPerBlock * V::kAtomPart);
+        b.scales[part][row] = kMx ? load_byte(at) : load_half(at);
       }
     }
   }
@@ -240,8 +241,8 @@ CUTLASS_DEVICE void mainloop_wide(SmallMRing<kTileM> &ring, SmallMChunks &run, u
   for (int i = 0; i < run.count; ++i) {
     ring.read(b);
     CUTLASS_PRAGMA_UNROLL
-    for (int block = 0; block < V::kBlocks; ++block) {
-      mine.add(static_cast<int>(run.chunk * V::kBlocks + block), b.codes[block], b.scales[block]);
+    for (int part = 0; part < V::kParts; ++part) {
+      mine.add(static_cast<int>(run.chunk * V::kParts + part), b.codes[part], b.scales[part]);
     }
     ring.release();
     unsigned const group = run.group;

@@ -1,7 +1,7 @@
 // Small M (M <= kTileM <= 16): reads B once, at memory bandwidth.
 //
 // A CTA has some units of N, and its warps share the chunks of these evenly. A chunk is kGroupN rows of B by kChunkK
-// elements of K. A is decoded into shared memory before the mainloop. Up to kMaxCluster CTAs of a cluster share K if
+// elements of K, 128 bytes of a row. A is decoded into shared memory before the mainloop. Up to kMaxCluster CTAs of a cluster share K if
 // the plan says so, and always if decoded A for all of K does not fit in shared memory.
 //
 // Decode instructions limit the kernel. For kTileM < 8 (kUsesE4m3), it therefore multiplies operands without their
@@ -60,9 +60,11 @@ struct SmallM {
   // blocks. The scales of eight rows, and of those 32, 64 and 96 further on, are adjacent.
   static constexpr int kUnitN = kSimple ? 32 : 128, kWidth = kUnitN / 4;
   // A warp multiplies a group of rows of B at a time, and loads a chunk of K of the group at a time.
-  static constexpr int kGroupN = 16, kGroups = kUnitN / kGroupN, kChunkK = 256, kBlocks = kChunkK / kBlockK;
-  static constexpr int kRowBytes = kChunkK / 2, kChunkAtoms = kChunkK / kAtomK, kAtomPart = 64;
-  static constexpr int kChunkBytes = kGroupN * kRowBytes + kChunkAtoms * kAtomPart;
+  static constexpr int kGroupN = 16, kGroups = kUnitN / kGroupN, kChunkK = 1024 / kBitsB, kBlocks = kChunkK / kBlockK;
+  static constexpr int kRowBytes = kChunkK * kBitsB / 8, kChunkAtoms = kChunkK / kAtomK, kAtomPart = 64;
+  static constexpr int kRowBytesA = kChunkK * kBitsA / 8, kParts = kRowBytes / kPartBytes;
+  // Aligned to 128 bytes: the parts of a row differ in one bit of their addresses.
+  static constexpr int kChunkBytes = kGroupN * kRowBytes + (kChunkAtoms * kAtomPart + 127) / 128 * 128;
   // Rows of B that a CTA's warps multiply at a time, even if N has fewer; 0 if each warp advances independently.
   static constexpr int kConcurrentN = kUsesE4m3 ? kMmaWarps * kGroupN : 0;
   // A warp with at least this many chunks prefetches the first into L2 before griddepcontrol.wait, which saves 3 % for

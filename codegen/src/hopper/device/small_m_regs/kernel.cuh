@@ -83,7 +83,9 @@ CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const
   using V = SmallMRegs;
   source.next();
   if (has_chunk && is_one) {
-    source.fetch_a(sfa, first_atom_m);
+    if constexpr (V::kLoadsA) {
+      source.fetch_a(sfa, first_atom_m);
+    }
     source.fetch(0, 0);
   }
   if (warp == 0 && is_one) {
@@ -115,10 +117,14 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
                                   SmallMRegsB const &part, SmallMRegsA &fragments_a, SmallMRegsAccumulators &mine, uint32_t barriers,
                                   uint32_t own_sums, bool sends, bool is_one) {
   using V = SmallMRegs;
-  barrier_wait(barriers + 8, 0);
-  // B is loaded over A, so the data dependency delays that load until A has been read. The added value is 0, because at
-  // most two CTAs share K, but the compiler does not know this.
-  source.barriers += fragments_a.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
+  if constexpr (V::kLoadsA) {
+    barrier_wait(barriers + 8, 0);
+    // B is loaded over A, so the data dependency delays that load until A has been read. The added value is 0, because
+    // at most two CTAs share K, but the compiler does not know this.
+    source.barriers += fragments_a.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
+  } else {
+    fragments_a.decode_from_memory(p, source.batch, source.chunk * V::kChunkK);
+  }
   own_sums += lane() * 16;
   uint32_t phase = 0;
   // `left` counts the parts that are left, and the warp sends when it is `left_sent`: one part after the last one that
@@ -131,8 +137,8 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
     CUTLASS_PRAGMA_UNROLL
     for (int stage = 0; stage < V::kStages; ++stage) {
       mine.clear();
-      // Phase 0 of stage 1 was A.
-      barrier_wait(barriers + stage * 8, phase ^ stage);
+      // Phase 0 of stage 1 was A, if the stage had A.
+      barrier_wait(barriers + stage * 8, phase ^ (V::kLoadsA ? stage : 0));
       // The next group overwrites the previous one in the ring, so all lanes must first have stored its sums.
       __syncwarp();
       if (stage == 1) {
@@ -166,14 +172,19 @@ CUTLASS_DEVICE void clear_sums(uint32_t own_sums, unsigned groups) {
 
 // Store: stores sums one at a time, without gathering them into vectors.
 template <int kAtOnce, class States>
-CUTLASS_DEVICE void store_sums(SmallMParameters const &p, SmallMRegsReduce const &reduce, unsigned const &batch, unsigned const &first_unit,
+CUTLASS_DEVICE void store_sums(Parameters const &parameters, SmallMRegsReduce const &reduce, unsigned const &batch, unsigned const &first_unit,
                                EpilogueArguments const &epilogue, States &states) {
+  SmallMParameters const &p = parameters.small_m;
   reduce.for_each_own([&](unsigned vector, unsigned inside, unsigned m, float2 sum) {
     int const column = small_m_column(first_unit, vector) + static_cast<int>(inside);
     auto const write = [&](unsigned row, float of_row) {
       Place const here{static_cast<int>(batch), static_cast<int>(row), column, p.m, static_cast<int>(p.n), 0};
       cutlass::Array<float, kAtOnce> one;
       one[0] = of_row * kFactor;
+      if constexpr (kRecomputes) {
+        recompute<1>(parameters, static_cast<int>(batch), [&](int) -> float & { return one[0]; },
+                     [&](int) { return int2{static_cast<int>(row), column}; });
+      }
       if (here.contains(0, 0)) {
         write_outputs<kAtOnce>(epilogue, states, here, one);
       }
@@ -255,7 +266,7 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   if constexpr (kAtOnce == 1) {
     EpilogueArguments const epilogue = small_m_epilogue(parameters, smem.zeros);
     auto states = begin_outputs<kAtOnce>(epilogue);
-    store_sums<kAtOnce>(p, reduce, batch, first_unit, epilogue, states);
+    store_sums<kAtOnce>(parameters, reduce, batch, first_unit, epilogue, states);
   } else {
     reduce.for_each_own([&](unsigned vector, unsigned inside, unsigned m, float2 sum) {
       uint32_t const to = smem.totals + ((vector * kRegsM + m) * N + inside) * 4;

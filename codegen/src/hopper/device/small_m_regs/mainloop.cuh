@@ -28,6 +28,48 @@ struct SmallMRegsA {
   using V = SmallMRegs;
   uint32_t of[V::kColumns][V::kBlocks][4][2][2];
 
+  // Decodes an A of more than 4 bits from global memory. `chunk_at` is the chunk's first element of K. Rows past M are
+  // clamped to the last: their sums are not stored.
+  CUTLASS_DEVICE void decode_from_memory(SmallMParameters const &p, unsigned batch, unsigned chunk_at) {
+    unsigned const quad = lane() / 4, first = chunk_at + lane() % 4 * 64, row_bytes = small_m_row_bytes_a(p);
+    uint8_t const *const a = p.a + batch * p.a_stride, *const sfa = p.sfa + batch * p.sfa_stride;
+    CUTLASS_PRAGMA_UNROLL
+    for (int column = 0; column < V::kColumns; ++column) {
+      unsigned const row = min(column * 8 + quad, p.m - 1u);
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < V::kBlocks; ++block) {
+        unsigned const k = first + block * 32;
+        bool const is_inside = k / 8 * kBitsA < row_bytes;
+        uint8_t const *const from = a + (static_cast<uint64_t>(row) * row_bytes + k / 8 * kBitsA);
+        uint32_t scale = 0;
+        uint4 runs[kRunsA] = {};
+        if (is_inside) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int run = 0; run < kRunsA; ++run) {
+            runs[run] = load_ordered(reinterpret_cast<uint4 const *>(from + run * 16));
+          }
+          if constexpr (kHasScalesA) {
+            scale = load_ordered(sfa + (k / kAtomK * kAtomBytes + row * 16 + k / kScaleVector % 4));
+          }
+        }
+        CUTLASS_PRAGMA_UNROLL
+        for (int word = 0; word < 4; ++word) {
+          uint32_t eight[kRunsA];
+          CUTLASS_PRAGMA_UNROLL
+          for (int j = 0; j < kRunsA; ++j) {
+            eight[j] = word_of(runs[word * kRunsA / 4], (word * kRunsA + j) % 4);
+          }
+          Decoded const parts = decode_a_word(eight, kBitsA == 8 ? scales_of_a(scale, eight) : 0);
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < 2; ++s) {
+            of[column][block][word][s][0] = parts.low[s];
+            of[column][block][word][s][1] = parts.high[s];
+          }
+        }
+      }
+    }
+  }
+
   // Decodes A from a stage. Rows of SFA have the spacing of rows of SFB, but there are twice as many. Returns 0 with a
   // data dependency on all codes: `zero` is 0, and the result is known once the codes have arrived.
   CUTLASS_DEVICE uint32_t decode_from(SmallMRegsB const &part, int stage, uint32_t sfa, uint32_t zero) {

@@ -7,7 +7,8 @@
 // A group is 16 rows of B, two runs of kRunN; a part is kStages = 2 groups.
 //
 // Warp roles. Each warp fills its own ring: there are no producer warps, and no empty barriers.
-//   warp w, w < chunks   an elected lane loads A, B and their scales by TMA. All lanes decode A into registers, then
+//   warp w, w < chunks   an elected lane loads A, B and their scales by TMA; all lanes load an A of more than 4 bits,
+//                        with its scales, from global memory. They decode A into registers, then
 //                        decode and multiply one group of B after the other. Then, like all warps, reduce and store.
 //   other warps          store zeros as their sums. Then reduce and store.
 //   warp 0               its elected lane initializes sums_full and exchange_full; lane 0 prefetches scalars of the
@@ -15,8 +16,8 @@
 //
 // Barriers
 //   barriers[warp][stage]  full: the warp's elected lane arrives with the bytes of a TMA load, and the warp waits.
-//                          Phase 0 of stage 1 is A with SFA, and its phases from 1 on are groups. All phases of stage 0
-//                          are groups. SFB of a part arrives with stage 0.
+//                          If kLoadsA, phase 0 of stage 1 is A with SFA, and its phases from 1 on are groups. All
+//                          other phases are groups. SFB of a part arrives with stage 0.
 //   sums_full              all threads of a CTA that sends arrive once they have stored their sums of all groups that
 //                          the other CTA stores. They wait in send(), for parity 0 only.
 //   exchange_full          the elected lane of warp 0 arrives with the expected byte count. The other CTA sends the
@@ -52,6 +53,8 @@ struct SmallMRegs {
   // A group is two runs of rows, 32 apart, and a part is two groups. The scales of all four runs are adjacent.
   static constexpr int kChunkK = Shared::kChunkK, kChunkAtoms = Shared::kChunkAtoms, kRowBytes = kChunkK / 2;
   static constexpr int kBlocks = Shared::kBlocks;
+  // True if A is loaded into a stage. An A of more than 4 bits is larger than a stage: threads load it into registers.
+  static constexpr bool kLoadsA = kBitsA == 4;
   static constexpr int kRunBytes = kRunN * kRowBytes, kCodeBytes = 2 * kRunBytes;
   static constexpr int kSfbRowBytes = kRunN * 16, kSfbBytes = kChunkAtoms * kSfbRowBytes, kSfbRoom = kChunkK / 64 * kSfbRowBytes;
   static constexpr int kSfaRowBytes = kRegsM * 16, kSfaBytes = kChunkAtoms * kSfaRowBytes;

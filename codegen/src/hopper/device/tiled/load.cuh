@@ -29,7 +29,11 @@ struct TiledProducerB {
   CUTLASS_DEVICE void load(Parameters const &p, TiledSmem<V> const &smem, int stage, int block) const {
     uint32_t const barrier = smem.full_b(stage);
     barrier_expect_tx(barrier, V::kStageBytes);
-    tma_load(p.b_map, smem.b(stage), barrier, block * kBlockBytes, work.n_idx * V::kTileN, work.batch);
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < kPartsB; ++part) {
+      tma_load(p.b_map, smem.b(stage) + part * V::kTileN * kPartBytes, barrier, block * kBlockBytes + part * kPartBytes,
+               work.n_idx * V::kTileN, work.batch);
+    }
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kSfbAtomsN; ++i) {
       // TMA fills scales past K with zeros, as it does codes.

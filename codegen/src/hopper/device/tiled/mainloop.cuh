@@ -16,14 +16,14 @@ struct TiledConsumer {
   CUTLASS_DEVICE void begin(unsigned thread, int first) {
     int const t = thread % 4, row = thread % V::kPhaseThreads / 32 * V::kWarpN + first_row_n<V>(thread % 32 / 4);
     int const of_scales = first + row;
-    uint32_t const codes = smem.b(0) + row * kBlockBytes + t * 16;
+    uint32_t const codes = smem.b(0) + row * kPartBytes + t * 16;
     uint32_t const scales = smem.sfb(0) + of_scales / 128 * V::kSfbBytes + of_scales % 32 * 16 +
-                            of_scales / 32 % 4 * 4 + (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
+                            of_scales / 32 % 4 * 4 + (!kMx ? t / 2 * kAtomBytes + t % 2 * 2 : kPartsB == 2 ? t / 2 : t);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kThreadRows; ++i) {
       // The addresses differ in the bits of a row's index. With four warpgroups registers are scarce, so the addresses
       // are recomputed at each use.
-      codes_at[i] = codes ^ i * kBlockBytes;
+      codes_at[i] = codes ^ i * kPartBytes;
       scales_at[i] = scales ^ i * 16;
       if constexpr (V::kGroups < 4) {
         codes_at[i] = rematerialize(codes_at[i]);
@@ -35,23 +35,30 @@ struct TiledConsumer {
   // Reads the codes and scales of a stage once it is full. Scales come first, so that their conversions are issued
   // between instructions of another pipe. While wgmma executes, two consecutive instructions for the same pipe take
   // twice as long.
-  CUTLASS_DEVICE void read(PipelineState<V::kStages> const &from, uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const {
+  CUTLASS_DEVICE void read(PipelineState<V::kStages> const &from, uint4 (&codes)[kPartsB][kThreadRows],
+                           uint32_t (&scales)[kPartsB][kThreadRows]) const {
     barrier_wait(smem.full_b(from.stage), from.phase);
     uint32_t const stage = from.stage * V::kStageBytes;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kThreadRows; ++i) {
-      scales[i] = kMx ? load_byte(scales_at[i] + stage) : load_half(scales_at[i] + stage);
+    for (int i = 0; i < kThreadRows * kPartsB; ++i) {
+      // Scales of the second part are two further on.
+      uint32_t const at = scales_at[i % kThreadRows] + stage + i / kThreadRows * 2;
+      scales[i / kThreadRows][i % kThreadRows] = kMx ? load_byte(at) : load_half(at);
     }
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kThreadRows; ++i) {
-      codes[i] = load_words(codes_at[i] + stage);
+    for (int i = 0; i < kThreadRows * kPartsB; ++i) {
+      codes[i / kThreadRows][i % kThreadRows] =
+          load_words(codes_at[i % kThreadRows] + stage + i / kThreadRows * V::kTileN * kPartBytes);
     }
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kThreadRows; ++i) {
-      scales[i] = kMx ? mx_scale(scales[i]) : two_scales(scales[i]);
+    for (int i = 0; i < kThreadRows * kPartsB; ++i) {
+      uint32_t &scale = scales[i / kThreadRows][i % kThreadRows];
+      scale = scales_of_b(scale, codes[i / kThreadRows][i % kThreadRows]);
     }
   }
-  CUTLASS_DEVICE void read(uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const { read(ring, codes, scales); }
+  CUTLASS_DEVICE void read(uint4 (&codes)[kPartsB][kThreadRows], uint32_t (&scales)[kPartsB][kThreadRows]) const {
+    read(ring, codes, scales);
+  }
 
   // Releases a stage of B. The caller has issued wgmma that use data of each read, so all reads have completed.
   // Every lane arrives: a single arrival would need __syncwarp, which the compiler drops where lanes do not
@@ -68,13 +75,17 @@ struct TiledConsumer {
   CUTLASS_DEVICE void next() { ring.template next<V::kPhases>(); }
 };
 
+// The first word after which all reads of a block are used.
+constexpr int kLastReadWord = 4 - kPartWords;
+
 // Decodes a word of each row of B into operands of two K steps, per half of the rows.
 template <int kHalves>
-CUTLASS_DEVICE void decode_word(uint4 const (&codes)[2 * kHalves], uint32_t const (&scales)[2 * kHalves], int word,
+CUTLASS_DEVICE void decode_word(uint4 const (&codes)[kPartsB][2 * kHalves], uint32_t const (&scales)[kPartsB][2 * kHalves], int word,
                                 uint32_t (&first)[kHalves][4], uint32_t (&second)[kHalves][4]) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < 2 * kHalves; ++i) {
-    Decoded const parts = decode(word_of(codes[i], word), scale_of_word(scales[i], word));
+    int const part = word / kPartWords;
+    Decoded const parts = decode_b_word(codes[part][i], word % kPartWords, scale_of_word(scales[part][i], word));
     first[i / 2][i % 2] = parts.low[0];
     first[i / 2][2 + i % 2] = parts.high[0];
     second[i / 2][i % 2] = parts.low[1];
@@ -93,8 +104,8 @@ template <class V>
 CUTLASS_DEVICE void mainloop_one_buffer(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
   constexpr int kWords = 4 / V::kParts;
   for (int left = blocks; left > 0; --left, consumer.next()) {
-    uint4 codes[2];
-    uint32_t scales[2], operands[2 * kWords][1][4];
+    uint4 codes[kPartsB][2];
+    uint32_t scales[kPartsB][2], operands[2 * kWords][1][4];
     consumer.read(codes, scales);
     CUTLASS_PRAGMA_UNROLL
     for (int part = 0; part < V::kParts; ++part) {
@@ -112,7 +123,7 @@ CUTLASS_DEVICE void mainloop_one_buffer(TiledConsumer<V> &consumer, int blocks, 
         Wgmma<V::kTileM>::run(sums[0], operands[step][0], desc_a + step_at<V>(part * 2 * kWords + step));
       }
       wgmma_commit();
-      if (part == 0) {
+      if (part == kLastReadWord / kWords) {
         consumer.release_b();
       }
       wgmma_wait<0>();
@@ -148,8 +159,8 @@ CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks,
   int pending = -1;
   auto const add = [&](uint32_t (&now)[8][1][4]) {
     {
-      uint4 codes[2];
-      uint32_t scales[2];
+      uint4 codes[kPartsB][2];
+      uint32_t scales[kPartsB][2];
       consumer.read(codes, scales);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
@@ -183,8 +194,8 @@ CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks,
 template <class V>
 CUTLASS_DEVICE void mainloop_prefetch(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
   static_assert(V::kPhases == 1);
-  uint32_t operands[2][8][1][4], scales[2];
-  uint4 codes[2];
+  uint32_t operands[2][8][1][4], scales[kPartsB][2];
+  uint4 codes[kPartsB][2];
   int pending = -1, left = blocks;
   PipelineState<V::kStages> ahead = consumer.ring;
   consumer.read(codes, scales);
@@ -225,8 +236,8 @@ template <class V>
 CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float (&sums)[V::kHalves][V::kTileM / 2]) {
   int pending = -1;
   for (int left = blocks; left > 0; --left) {
-    uint4 codes[2 * V::kHalves];
-    uint32_t scales[2 * V::kHalves];
+    uint4 codes[kPartsB][2 * V::kHalves];
+    uint32_t scales[kPartsB][2 * V::kHalves];
     consumer.read(codes, scales);
     uint64_t const desc_a = descriptor(consumer.smem.a(consumer.ring.stage));
     uint32_t operands[2][2][V::kHalves][4];
@@ -251,7 +262,7 @@ CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float
         }
       }
       wgmma_commit();
-      if (word == 0) {
+      if (word == kLastReadWord) {
         consumer.release_b();
       }
     }

@@ -1,6 +1,9 @@
 // Reduces partial sums of clusters and splits, and stores D slice by slice.
 
 #ifndef FOURFOLD_HOST
+// What remains of kFactor if recompute_rows has multiplied by it.
+constexpr float kSumFactor = kRecomputes ? 1.0f : kFactor;
+
 // Arranges a thread's accumulators of 8 rows of D as two rows. Each row has as many adjacent columns as the thread has
 // rows of B.
 template <int kHalves>
@@ -14,9 +17,9 @@ CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kH
       float const low = odd ? sums[far] : sums[near];
       if constexpr (kHalves == 2) {
         float const high = odd ? sums[4 + far] : sums[4 + near];
-        rows[row][i] = (upper == (i < 2) ? high : low) * kFactor;
+        rows[row][i] = (upper == (i < 2) ? high : low) * kSumFactor;
       } else {
-        rows[row][i] = low * kFactor;
+        rows[row][i] = low * kSumFactor;
       }
     }
   }
@@ -40,6 +43,26 @@ CUTLASS_DEVICE bool is_own_slice(int slice) {
 template <class V>
 CUTLASS_DEVICE constexpr int kept_as(int slice) {
   return slice / V::kPhases * V::kPhases;
+}
+
+// Multiplies kCount sums of a thread by kFactor, and computes those again that are not finite. They are of rows of the
+// tile from `first` on, and `sum_at` returns one of them by its index.
+template <class V, int kCount, class SumAt>
+CUTLASS_DEVICE void recompute_rows(Parameters const &p, WorkTile const &tile, int first, SumAt const &sum_at) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    sum_at(i) *= kFactor;
+  }
+  unsigned const thread = rematerialize(threadIdx.x);
+  int const m = tile.m_idx * V::kTileM + first + thread % 4 * 2;
+  int const n = tile.n_idx * V::kTileN + thread / 32 % V::kPhaseWarps * V::kWarpN, row_n = first_row_n<V>(thread % 32 / 4);
+  // Four sums of a fragment of wgmma: two adjacent rows of D for each of two of the thread's rows of B. A phase has
+  // every second slice.
+  recompute<kCount>(p, tile.batch, sum_at, [&](int i) {
+    int const vector = i / 4, slice = vector / V::kVectors, chunk = vector % V::kVectors / V::kHalves;
+    return int2{m + slice * V::kPhases * V::kSliceM + chunk * 8 + i % 2,
+                n + (row_n ^ (vector % V::kHalves * 2 + i / 2 % 2))};
+  });
 }
 
 // Stores a warp's part of a slice of D from accumulators, in chunks of 8 rows.
@@ -223,10 +246,17 @@ CUTLASS_DEVICE void add_splits(Parameters const &p, int split, float (&sums)[V::
 // Stores this CTA's slices of a tile. If kShared, it first adds the sums of the other CTAs.
 template <class V, bool kShared>
 CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
-                               float const (&sums)[V::kHalves][V::kTileM / 2]) {
+                               float (&sums)[V::kHalves][V::kTileM / 2]) {
   constexpr int kOwn = V::kSlices / V::kPhases;
   int const each = kShared ? kOwn >> p.cluster_bits : kOwn, phase = own_phase<V>();
   if constexpr (!kShared && (kSimple || V::kTileM == 256)) {
+    if constexpr (kRecomputes) {
+      constexpr int kOfSlice = V::kVectors * 4;
+      recompute_rows<V, kOwn * kOfSlice>(p, tile, phase * V::kSliceM, [&](int i) -> float & {
+        int const slice = i / kOfSlice * V::kPhases, vector = i % kOfSlice / 4;
+        return sums[vector % V::kHalves][(slice * V::kChunks + vector / V::kHalves) * 4 + i % 4];
+      });
+    }
     // Unrolled: this takes less time than branches that select a slice, despite more instructions to fetch.
     cute::for_each(cute::make_seq<kOwn>{}, [&](auto local) {
       float part[V::kVectors * 4];
@@ -274,6 +304,9 @@ CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, Wo
       for (int i = 0; i < V::kVectors * 4; ++i) {
         part[i] = all[i];
       }
+    }
+    if constexpr (kRecomputes) {
+      recompute_rows<V, V::kVectors * 4>(p, tile, slice * V::kSliceM, [&](int i) -> float & { return part[i]; });
     }
     store_slice<V>(p, smem, tile, slice, part);
   }

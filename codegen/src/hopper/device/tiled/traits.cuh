@@ -41,7 +41,8 @@
 //   a(stage)        kStages * kABytes      decoded A of a K block: two panels of kTileM rows of 128 bytes. At the end
 //                                          of a tile, sums of the other phase (partial) or of the cluster (exchange,
 //                                          send_group)
-//   b(stage)        kStages * kStageBytes  kTileN rows of codes, kBlockBytes each, then SFB of kSfbAtomsN * 128 rows
+//   b(stage)        kStages * kStageBytes  kTileN rows of codes of each part of a K block, kPartBytes each, then SFB of
+//                                          kSfbAtomsN * 128 rows
 //   staging(warp)   kStagingBytes          rows of D for outputs with blocks; empty if kSimple
 //   barrier(index)  kBarrierBytes          the mbarriers; the last 8 bytes are `unused`, the target of prefetch copies
 //
@@ -108,7 +109,9 @@ struct Tiled {
   // Decoded A of a K block: two panels of 64 elements of K.
   static constexpr int kPanelBytes = kTileM * 128, kABytes = 2 * kPanelBytes;
   // Stages of A and of B. The numbers are equal, so a consumer tracks one ring.
-  static constexpr int kStages = kTileM == 256 ? 3 : kTileM == 64 || kPhases == 2 ? 6 : kTileN == 128 ? 5 : 4;
+  static constexpr int kFp4Stages = kTileM == 256 ? 3 : kTileM == 64 || kPhases == 2 ? 6 : kTileN == 128 ? 5 : 4;
+  static constexpr int kFp8Stages = kTileN == 256 && kTileM == 128 ? 3 : kTileM == 64 && kTileN == 128 ? 6 : 4;
+  static constexpr int kStages = kBitsB == 8 ? kFp8Stages : kFp4Stages;
 
   // D is stored in slices of kSliceM rows, which the CTAs of a cluster share. A slice takes at most 16 registers per
   // thread.
