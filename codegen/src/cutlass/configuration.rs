@@ -77,24 +77,14 @@ impl Format {
         }
     }
 
-    /// The element type in a program; `None` for 6-bit floats, which programs do not support.
-    pub fn element(self) -> Option<ElementType> {
+    /// The element type in a program.
+    pub fn element(self) -> ElementType {
         match self {
-            Format::Nvfp4 | Format::Mxfp4 | Format::UltraNvfp4 | Format::UltraMxfp4 => {
-                Some(ElementType::F4E2M1FN)
-            }
-            Format::Mxfp8(Fp8::E4m3) => Some(ElementType::F8E4M3FN),
-            Format::Mxfp8(Fp8::E5m2) => Some(ElementType::F8E5M2),
-            Format::Mxfp6(_) => None,
-        }
-    }
-
-    /// The name of the element type. Programs do not support 6-bit floats yet; their names are MLIR's.
-    pub(crate) fn element_name(self) -> &'static str {
-        match (self.element(), self) {
-            (Some(element), _) => element.name(),
-            (None, Format::Mxfp6(Fp6::E2m3)) => "f6E2M3FN",
-            (None, _) => "f6E3M2FN",
+            Format::Nvfp4 | Format::Mxfp4 | Format::UltraNvfp4 | Format::UltraMxfp4 => ElementType::F4E2M1FN,
+            Format::Mxfp6(Fp6::E2m3) => ElementType::F6E2M3FN,
+            Format::Mxfp6(Fp6::E3m2) => ElementType::F6E3M2FN,
+            Format::Mxfp8(Fp8::E4m3) => ElementType::F8E4M3FN,
+            Format::Mxfp8(Fp8::E5m2) => ElementType::F8E5M2,
         }
     }
 
@@ -420,7 +410,7 @@ impl Configuration {
         Configuration { c, d, ..self.clone() }
     }
 
-    /// The format in a program; `None` if programs do not support it: unequal scales, 6-bit floats.
+    /// The format in a program; `None` if programs do not support it: unequal scales.
     pub fn block_format(&self) -> Option<BlockFormat> {
         let (a, b) = (self.a.format, self.b.format);
         let scale = match a.scale_vector() {
@@ -428,7 +418,7 @@ impl Configuration {
             _ => ElementType::F8E8M0FNU,
         };
         let same = a.scale_vector() == b.scale_vector();
-        same.then_some(BlockFormat { a: a.element()?, b: b.element()?, scale, block: a.scale_vector() })
+        same.then_some(BlockFormat { a: a.element(), b: b.element(), scale, block: a.scale_vector() })
     }
 
     /// A readable name: family, tile, SMs, cluster, and every non-default part. Element types are not

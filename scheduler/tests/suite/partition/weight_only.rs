@@ -10,9 +10,15 @@ use fourfold_scheduler::{Plan, ReasonCode};
 
 use super::support::*;
 
+fn without_weight_only() -> Capabilities {
+    let mut capabilities = blackwell();
+    capabilities.formats.retain(|rules| rules.format.a == rules.format.b && rules.format.b == F4E2M1FN);
+    capabilities
+}
+
 /// The capabilities of [`blackwell`], with kernels for a bf16 A beside NVFP4 whose D has few tiles.
 fn with_weight_only() -> Capabilities {
-    let mut capabilities = blackwell();
+    let mut capabilities = without_weight_only();
     let nvfp4 = capabilities.format(BlockFormat::NVFP4).expect("the target has nvfp4").clone();
     let mut weight_only = FormatCapability { format: BlockFormat::NVFP4.weight_only(BF16), ..nvfp4 };
     weight_only.grid.max_tiles = 1 << 24;
@@ -90,6 +96,7 @@ fn a_format_without_kernels_and_linear_scales_have_their_reasons() {
     assert_eq!(code, ReasonCode::ScaleLayout);
     expect!["%d = scaled_mma: %sfw, the scales of B, are linear; expected blocked"].assert_eq(&message);
     assert_eq!(of(BF16, ScaleLayout::Blocked), None);
-    let without = reason(module(BF16, &[], Some(45), ScaleLayout::Blocked, false), &blackwell(), "d");
+    let without =
+        reason(module(BF16, &[], Some(45), ScaleLayout::Blocked, false), &without_weight_only(), "d");
     assert_eq!(without.map(|(code, _)| code), Some(ReasonCode::TargetLacksFormat));
 }
