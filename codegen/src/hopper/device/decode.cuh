@@ -32,6 +32,7 @@ constexpr int kBitsA = bits_of(kElementA), kBitsB = bits_of(kElementB);
 constexpr bool kHasScalesA = kBitsA < 16;
 // True if the tiled kernel loads A as it is. It then decodes B in the order of memory, not in that of decode(codes, scale).
 constexpr bool kDirectA = kBitsA == 16;
+static_assert(kBitsA % kBitsB == 0 && (!kDirectA || kBitsB == 4), "a pair of element types without kernels");
 constexpr float kFactor = power_of_two(-exponent_of(kElementA) - exponent_of(kElementB));
 // A code alone is v · 2^-6 in e4m3. This factor scales products down to those of fp16, so that kFactor applies to both.
 constexpr float kE4m3Factor = 1.0f / 65536.0f;
