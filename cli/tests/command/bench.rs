@@ -111,7 +111,8 @@ blocks  Blocks of models with NVFP4 linears, against the same blocks in bf16
     let listed = json(&fourfold(&["bench", "--list", "--json"]));
     let suites = listed["suites"].as_array().expect("suites");
     let found: Vec<&str> = suites.iter().filter_map(|suite| suite["suite"].as_str()).collect();
-    let all = ["smoke", "reduce_short", "reduce_long", "softmax", "transpose", "norm_quant", "blocks", "formats"];
+    let all =
+        ["smoke", "reduce_short", "reduce_long", "softmax", "transpose", "norm_quant", "blocks", "formats"];
     assert_eq!(found, all);
     let quick = json(&fourfold(&["bench", "--list", "--quick", "--suite", "reduce_short", "--json"]));
     let sizes = &quick["suites"][0]["cases"][0]["sizes"];
