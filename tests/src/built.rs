@@ -298,14 +298,16 @@ fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)>
 
 /// Returns the workspace of a `sm_90a` kernel in bytes, for each tile that supports the problem. The first number
 /// is the size of A decoded in advance: two bytes per element, K in steps of 128, whole tiles of rows in the last
-/// matrix; none for small-M tiles. The second is the size of each split of a tile that other CTAs compute: its sums
+/// matrix; none for small-M tiles and for a 16-bit A. The second is the size of each split of a tile that other CTAs compute: its sums
 /// and sixteen flags.
 fn workspaces(spec: &ScaledMmaSpec, problem: &Problem) -> impl Iterator<Item = (u64, u64)> {
     let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
     let [l, m, k] = [problem.l, problem.m, problem.k].map(|extent| extent as u64);
+    let is_weight_only = configuration.format.is_weight_only();
     let of_tile = move |tile: &Tile| match u64::from(tile.m) {
         rows if !tile.is_small_m() => {
             let decoded = ((l - 1) * m + m.next_multiple_of(rows)) * k.next_multiple_of(128) * 2;
+            let decoded = if is_weight_only { 0 } else { decoded };
             Some((decoded, u64::from(tile.m * tile.n * 4 + 64)))
         }
         rows => (m <= rows).then_some((0, u64::MAX)),

@@ -153,6 +153,20 @@ namespace fourfold_emulation {
 using Bytes = cute::MMA_Traits<cute::SM120::BLOCKSCALED::SM120_16x8x32_TN_VS<
     cute::float_e4m3_t, cute::float_e2m1_t, float, cute::float_ue8m0_t, 32>>;
 
+// Compares the places of codes in a swizzle atom with those that CuTe's swizzle gives to bytes.
+constexpr bool codes_agree() {
+  for (int m = 0; m < 8; ++m) {
+    for (int k = 0; k < 128; k += 16) {
+      uint32_t const moved = cute::Swizzle<3, 4, 3>::apply(128 * m + k);
+      if (address_of_codes(4096 + moved) != 4096u + 64 * m + k / 2) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+static_assert(codes_agree(), "the places of spread codes are not CuTe's");
 static_assert(a_agrees<Bytes, 32>(), "the fragment map of bytes of A is not CuTe's");
 static_assert(b_agrees<Bytes, 32>(), "the fragment map of bytes of B is not CuTe's");
 static_assert(c_agrees<Bytes, 32>(), "the fragment map of C is not CuTe's");

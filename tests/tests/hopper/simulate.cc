@@ -515,6 +515,11 @@ template <class T>
 T __ldg(T const *address) {
   return *address;
 }
+// Lane `from` of each group of `width` lanes.
+inline uint32_t __shfl_sync(uint32_t, uint32_t x, int from, int width) {
+  int const lane = threadIdx.x % 32 / width * width + from;
+  return simulation::exchange(x, [&](uint32_t const *warp) { return warp[lane]; });
+}
 inline uint32_t __shfl_xor_sync(uint32_t, uint32_t x, int bit) {
   int const lane = threadIdx.x % 32;
   return simulation::exchange(x, [&](uint32_t const *warp) { return warp[lane ^ bit]; });
@@ -890,6 +895,12 @@ void print_decoded() {
           Decoded const other = decode(code << 4 * place, scale_of_word(of_thread, 2 * half + 1));
           if (std::memcmp(&parts, &other, sizeof(parts)) != 0) {
             simulation::fail("words of a group differ", scale, code);
+          }
+          // The tiled kernel decodes adjacent codes beside an A of 16 bits. All other elements are zeros, or all are NaN.
+          uint32_t const pairs = parts.low[0] | parts.low[1] | parts.high[0] | parts.high[1];
+          uint32_t const adjacent = decode_adjacent(code << 4 * place, 0x4440 + place / 2, scale_of_word(of_thread, 2 * half));
+          if ((pairs & 0xFFFF | pairs >> 16) != (adjacent >> 16 * (place % 2) & 0xFFFF)) {
+            simulation::fail("adjacent codes differ", scale, code);
           }
           std::fwrite(&parts, sizeof(parts), 1, stdout);
         }

@@ -30,6 +30,9 @@ CUTLASS_HOST_DEVICE constexpr float power_of_two(int exponent) {
 }
 constexpr int kBitsA = bits_of(kElementA), kBitsB = bits_of(kElementB);
 constexpr bool kHasScalesA = kBitsA < 16;
+// True if the tiled kernel loads A as it is. It then decodes B in the order of memory, not in that of decode(codes, scale).
+constexpr bool kDirectA = kBitsA == 16;
+static_assert(kBitsA % kBitsB == 0 && (!kDirectA || kBitsB == 4), "a pair of element types without kernels");
 constexpr float kFactor = power_of_two(-exponent_of(kElementA) - exponent_of(kElementB));
 // A code alone is v · 2^-6 in e4m3. This factor scales products down to those of fp16, so that kFactor applies to both.
 constexpr float kE4m3Factor = 1.0f / 65536.0f;
@@ -122,10 +125,12 @@ CUTLASS_DEVICE uint32_t scale_of_word(uint32_t scales, int word) {
   if constexpr (kMx) {
     return scales;
   }
-  if constexpr (kUsesBf16) {
-    return __byte_perm(scales, 0, word < 2 ? 0x1010 : 0x3232);
-  }
   // The multiplication broadcasts either half itself.
+  if constexpr (kUsesBf16) {
+    __nv_bfloat162 const both = reinterpret_cast<__nv_bfloat162 const &>(scales);
+    __nv_bfloat162 const one = word < 2 ? __low2bfloat162(both) : __high2bfloat162(both);
+    return reinterpret_cast<uint32_t const &>(one);
+  }
   __half2 const both = reinterpret_cast<__half2 const &>(scales), one = word < 2 ? __low2half2(both) : __high2half2(both);
   return reinterpret_cast<uint32_t const &>(one);
 }
@@ -177,6 +182,22 @@ CUTLASS_DEVICE Decoded decode(uint32_t codes, uint32_t scale) {
     }
   }
   return result;
+}
+
+// Decodes the two adjacent FP4 codes of a byte, and multiplies them by a scale, which is in both halves of `scale`.
+// `select` is the selector of __byte_perm that takes the byte from `codes`.
+CUTLASS_DEVICE uint32_t decode_adjacent(uint32_t codes, uint32_t select, uint32_t scale) {
+  // Multiplications put both codes in their halves: the factors' bits are far enough apart. The results are those of
+  // decode(codes, scale).
+  constexpr uint32_t kShift = kUsesBf16 ? 6 : 9, kMagnitudes = 0x00070007u << kShift;
+  uint32_t const byte = __byte_perm(codes, 0, select);
+  uint32_t const bits =
+      (byte * (1u << kShift | 1u << (kShift + 12)) & kMagnitudes) | (byte * (1u << 12 | 1u << 24) & 0x80008000u);
+  if constexpr (kUsesBf16) {
+    return multiply_pairs<__nv_bfloat162>(kMx ? multiply_pairs<__nv_bfloat162>(bits, 0x7E807E80u) : bits, scale);
+  } else {
+    return multiply_pairs<__half2>(bits, scale);
+  }
 }
 
 // Decodes two FP8 codes and multiplies them by a scale of mxfp8_scale. f32 holds codes, scales and products exactly,

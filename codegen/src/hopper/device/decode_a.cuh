@@ -1,5 +1,6 @@
 // Decodes A into the workspace, two bytes per element, for the tiled kernel. decode_a_kernel runs before it. For large
-// M it decodes only a part of A, and idle warps of the tiled kernel decode the rest (decode_ahead.cuh).
+// M it decodes only a part of A, and idle warps of the tiled kernel decode the rest (decode_ahead.cuh). If the tiled
+// kernel loads A as it is (kDirectA), decode_a_kernel only clears flags, and only runs if there are any.
 //
 // The workspace has whole K blocks of 128. Each is two panels, with 128 bytes of every row of A in the K order of
 // wgmma. The rows that a tile loads from a panel at a time are contiguous. Without the workspace, every tile would
@@ -8,7 +9,7 @@
 constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
 static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);
 
-// The rows of A of all matrices, and the memory that they are decoded to. `scales` is null if A has none.
+// The rows of A of all matrices, and the memory that they are decoded to.
 struct DecodeAMatrix {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
@@ -56,7 +57,7 @@ CUTLASS_DEVICE void transpose(uint32_t (&items)[4][kWords]) {
 }
 
 // A thread's share of a K block of a row, which four threads decode together. It loads the words of one thread of a
-// quad, and decodes one word of each. Elements of 16 bits are only arranged: a thread loads the words that it arranges.
+// quad, and decodes one word of each.
 struct DecodeARun {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
@@ -68,7 +69,7 @@ struct DecodeARun {
 
   // `row` is the row's index over all matrices, and `m` is its index in matrix `batch`.
   CUTLASS_DEVICE DecodeARun(DecodeAMatrix const &p, unsigned row, unsigned batch, unsigned m, unsigned block, unsigned word) {
-    unsigned const block_at = block * kBlockBytesA + (kBitsA == 16 ? run_of(0, word) : run_of(word, 0));
+    unsigned const block_at = block * kBlockBytesA + run_of(word, 0);
     codes = p.codes + static_cast<int64_t>(row) * p.row_bytes + block_at;
     rest = p.row_bytes - static_cast<int>(block_at);
     // Clamped to the last atom along K. Past it codes are zeros, or the block is not stored.
@@ -100,10 +101,10 @@ struct DecodeARun {
       }
     };
     // Codes past K are zeros.
-    uint32_t words[4][kRunsA] = {}, of_block[kAtomsPerBlock] = {};
+    uint32_t words[4][kRunsA] = {}, of_block[kAtomsPerBlock];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kRunsA; ++i) {
-      int const run_at = kBitsA == 16 ? run_of(i, 0) : run_of(0, i);
+      int const run_at = run_of(0, i);
       if (run_at < rest) {
         uint4 const run = load(reinterpret_cast<uint4 const *>(codes + run_at));
         CUTLASS_PRAGMA_UNROLL
@@ -112,15 +113,11 @@ struct DecodeARun {
         }
       }
     }
-    if constexpr (kHasScalesA) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kAtomsPerBlock; ++i) {
-        of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
-      }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kAtomsPerBlock; ++i) {
+      of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
     }
-    if constexpr (kBitsA < 16) {
-      transpose(words);
-    }
+    transpose(words);
     // The four words cover two K steps. Each step is two pieces of 16 bytes, with a register of each run.
     uint32_t pieces[4][4];
     CUTLASS_PRAGMA_UNROLL
@@ -154,6 +151,9 @@ CUTLASS_DEVICE void decode_a(DecodeAParameters const &p) {
     p.flags[item] = 0;
   }
   // Excess threads repeat the first item, and store nothing.
+  if constexpr (kDirectA) {
+    return;
+  }
   bool const is_there = item / 4 < p.blocks.number * static_cast<unsigned>(p.rows);
   unsigned const of_all = is_there ? item / 4 : 0;
   unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;

@@ -146,6 +146,10 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   if (error != cudaSuccess) {
     return error;
   }
+  if (kDirectA) {
+    return describe(parameters.a_map, encode, pointers.a, row_bytes_a(problem), problem.m, problem.m, problem.l, kPanelRowBytes,
+                    traits.tile_m, CU_TENSOR_MAP_SWIZZLE_128B);
+  }
   cuuint64_t const row = kPanelRowBytes, rows = padded_m(problem, traits), l = problem.l;
   cuuint64_t const panels = decoded_row_bytes(problem) / kPanelRowBytes;
   cuuint64_t const extents[] = {row, rows, l, panels};
@@ -169,7 +173,8 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
                    ceil_div(problem.m, 128),
                    ceil_div(problem.k, kAtomK)};
   result.m = divisor(static_cast<uint32_t>(problem.m));
-  result.rows = static_cast<int>(slabs.first_tiles / tiles_m * problem.m + (of_last < problem.m ? of_last : problem.m));
+  result.rows =
+      kDirectA ? 0 : static_cast<int>(slabs.first_tiles / tiles_m * problem.m + (of_last < problem.m ? of_last : problem.m));
   int64_t const first_blocks = static_cast<int64_t>(slabs.first_along_k) * kSlabBlocks;
   result.blocks = divisor(static_cast<uint32_t>(first_blocks < blocks ? first_blocks : blocks));
   result.flags = flags(problem, traits, workspace);
@@ -178,7 +183,7 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
   return result;
 }
 
-// Returns the number of CTAs of decode_a_kernel, which has a thread per item and per flag.
+// Returns the number of CTAs of decode_a_kernel, which has a thread per item and per flag. With 0 it is not launched.
 inline unsigned decode_a_grid(DecodeAParameters const &parameters) {
   // At most the size of SFA in bytes, which is less than 2^31.
   int64_t const items = static_cast<int64_t>(parameters.rows) * parameters.blocks.number * 4;

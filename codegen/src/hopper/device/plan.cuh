@@ -70,7 +70,9 @@ inline SplitK plan_split_k(int64_t steps, int64_t tiles, int64_t room, int clust
 // all rows of a tile are in bounds, so the last matrix is padded to whole tiles. The last tile of any other matrix ends
 // in the next matrix.
 inline bool decodes_before(VariantTraits const &traits) { return traits.tile_m > kSmallM; }
-inline int64_t decoded_row_bytes(Problem const &problem) { return (problem.k + kBlockK - 1) / kBlockK * kDecodedBlockBytes; }
+inline int64_t decoded_row_bytes(Problem const &problem) {
+  return kDirectA ? 0 : (problem.k + kBlockK - 1) / kBlockK * kDecodedBlockBytes;
+}
 inline int64_t padded_m(Problem const &problem, VariantTraits const &traits) {
   return (problem.m + traits.tile_m - 1) / traits.tile_m * traits.tile_m;
 }

@@ -131,6 +131,10 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
   }
   __syncthreads();
   if (warp == kProducerWarpB && elect_one()) {
+    if constexpr (kDirectA) {
+      // No kernel has waited before this one. Other threads access memory after the first loads have arrived.
+      grid_dependency_wait();
+    }
     producer.load_first(p, smem);
   }
   if (p.cluster > 1) {
@@ -152,6 +156,9 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
       load_a<V>(p, smem, rank);
     } else if (warp >= kAuxWarp) {
       if (warp == kAuxWarp && lane() == 0) {
+        if constexpr (kDirectA) {
+          grid_dependency_wait();
+        }
         // Prefetches scalars: otherwise the epilogue of each slice waits for memory.
         for_each_scalar(p.epilogue, [&](auto const *number) { prefetch_scalar(number, smem.unused()); });
       }

@@ -78,7 +78,7 @@ struct TiledProducerB {
   }
 };
 
-// Loads decoded A, in one thread.
+// Loads A, decoded or as it is, in one thread.
 template <class V>
 CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int rank) {
   grid_dependency_wait();
@@ -104,8 +104,13 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
         if (panel < V::kFullBarriersA) {
           barrier_expect_tx(barrier, V::kABytes / V::kFullBarriersA);
         }
-        tma_load_panel(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes, barrier, work.m_idx * V::kTileM, work.batch,
-                       block * 2 + panel);
+        if constexpr (kDirectA) {
+          tma_load(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes, barrier, (block * 2 + panel) * kPanelRowBytes,
+                   work.m_idx * V::kTileM, work.batch);
+        } else {
+          tma_load_panel(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes, barrier, work.m_idx * V::kTileM, work.batch,
+                         block * 2 + panel);
+        }
       }
     }
   }

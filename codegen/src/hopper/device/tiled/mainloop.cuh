@@ -7,8 +7,10 @@ struct TiledConsumer {
   static constexpr int kThreadRows = 2 * V::kHalves;  // rows of B per thread
   TiledSmem<V> const &smem;
   PipelineState<V::kStages> ring;
-  // Addresses of the thread's rows of B in stage 0.
+  // Addresses of the thread's rows of B in stage 0, and of the thread's first codes in them, unless kDirectA: then a
+  // thread holds a byte of each word of a row, which `select` takes.
   uint32_t codes_at[kThreadRows], scales_at[kThreadRows];
+  uint32_t select;
 
   CUTLASS_DEVICE TiledConsumer(TiledSmem<V> const &smem, int phase) : smem(smem) { ring.stage = phase; }
 
@@ -16,7 +18,8 @@ struct TiledConsumer {
   CUTLASS_DEVICE void begin(unsigned thread, int first) {
     int const t = thread % 4, row = thread % V::kPhaseThreads / 32 * V::kWarpN + first_row_n<V>(thread % 32 / 4);
     int const of_scales = first + row;
-    uint32_t const codes = smem.b(0) + row * kPartBytes + t * 16;
+    uint32_t const codes = smem.b(0) + row * kPartBytes + (kDirectA ? 0 : t * 16);
+    select = 0x4440 + t;
     uint32_t const scales = smem.sfb(0) + of_scales / 128 * V::kSfbBytes + of_scales % 32 * 16 +
                             of_scales / 32 % 4 * 4 + (!kMx ? t / 2 * kAtomBytes + t % 2 * 2 : kPartsB == 2 ? t / 2 : t);
     CUTLASS_PRAGMA_UNROLL
@@ -46,7 +49,7 @@ struct TiledConsumer {
       scales[i / kThreadRows][i % kThreadRows] = kMx ? load_byte(at) : load_half(at);
     }
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kThreadRows * kPartsB; ++i) {
+    for (int i = 0; i < kThreadRows * kPartsB && !kDirectA; ++i) {
       codes[i / kThreadRows][i % kThreadRows] =
           load_words(codes_at[i % kThreadRows] + stage + i / kThreadRows * V::kTileN * kPartBytes);
     }
@@ -59,6 +62,9 @@ struct TiledConsumer {
   CUTLASS_DEVICE void read(uint4 (&codes)[kPartsB][kThreadRows], uint32_t (&scales)[kPartsB][kThreadRows]) const {
     read(ring, codes, scales);
   }
+
+  // Reads a word of each thread's codes of row i in the current stage, which is full.
+  CUTLASS_DEVICE uint4 load_row(int i, int word) const { return load_words(codes_at[i] + ring.stage * V::kStageBytes + word * 16); }
 
   // Releases a stage of B. The caller has issued wgmma that use data of each read, so all reads have completed.
   // Every lane arrives: a single arrival would need __syncwarp, which the compiler drops where lanes do not
@@ -76,14 +82,27 @@ struct TiledConsumer {
 };
 
 // The first word after which all reads of a block are used.
-constexpr int kLastReadWord = 4 - kPartWords;
+constexpr int kLastReadWord = kDirectA ? 3 : 4 - kPartWords;
 
 // Decodes a word of each row of B into operands of two K steps, per half of the rows.
-template <int kHalves>
-CUTLASS_DEVICE void decode_word(uint4 const (&codes)[kPartsB][2 * kHalves], uint32_t const (&scales)[kPartsB][2 * kHalves], int word,
-                                uint32_t (&first)[kHalves][4], uint32_t (&second)[kHalves][4]) {
+template <int kHalves, class Consumer>
+CUTLASS_DEVICE void decode_word(Consumer const &consumer, uint4 const (&codes)[kPartsB][2 * kHalves],
+                                uint32_t const (&scales)[kPartsB][2 * kHalves], int word, uint32_t (&first)[kHalves][4],
+                                uint32_t (&second)[kHalves][4]) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < 2 * kHalves; ++i) {
+    if constexpr (kDirectA) {
+      // In the order of memory, two K steps have 32 codes of a row. Each thread of the quad has a byte of each word, and
+      // thread `word` has the scales.
+      uint4 const row = consumer.load_row(i, word);
+      uint32_t const both = __shfl_sync(0xFFFFFFFFu, scales[0][i], word, 4);
+      uint32_t const of_first = scale_of_word(both, 0), of_second = scale_of_word(both, 2);
+      first[i / 2][i % 2] = decode_adjacent(row.x, consumer.select, of_first);
+      first[i / 2][2 + i % 2] = decode_adjacent(row.y, consumer.select, of_first);
+      second[i / 2][i % 2] = decode_adjacent(row.z, consumer.select, of_second);
+      second[i / 2][2 + i % 2] = decode_adjacent(row.w, consumer.select, of_second);
+      continue;
+    }
     int const part = word / kPartWords;
     Decoded const parts = decode_b_word(codes[part][i], word % kPartWords, scale_of_word(scales[part][i], word));
     first[i / 2][i % 2] = parts.low[0];
@@ -111,7 +130,7 @@ CUTLASS_DEVICE void mainloop_one_buffer(TiledConsumer<V> &consumer, int blocks, 
     for (int part = 0; part < V::kParts; ++part) {
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < kWords; ++word) {
-        decode_word<1>(codes, scales, part * kWords + word, operands[2 * word], operands[2 * word + 1]);
+        decode_word<1>(consumer, codes, scales, part * kWords + word, operands[2 * word], operands[2 * word + 1]);
       }
       if (part == 0) {
         barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);
@@ -164,7 +183,7 @@ CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks,
       consumer.read(codes, scales);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
-        decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
+        decode_word<1>(consumer, codes, scales, word, now[2 * word], now[2 * word + 1]);
       }
     }
     mainloop_block<V>(consumer, now, sums);
@@ -202,7 +221,7 @@ CUTLASS_DEVICE void mainloop_prefetch(TiledConsumer<V> &consumer, int blocks, fl
   auto const add = [&](uint32_t (&now)[8][1][4]) {
     CUTLASS_PRAGMA_UNROLL
     for (int word = 0; word < 4; ++word) {
-      decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
+      decode_word<1>(consumer, codes, scales, word, now[2 * word], now[2 * word + 1]);
     }
     mainloop_block<V>(consumer, now, sums);
     ahead.next();
@@ -249,7 +268,7 @@ CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float
       if (word == 1 && pending >= 0) {
         consumer.release_a(pending);
       }
-      decode_word<V::kHalves>(codes, scales, word, now[0], now[1]);
+      decode_word<V::kHalves>(consumer, codes, scales, word, now[0], now[1]);
       if (word == 0) {
         barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);
       }

@@ -97,7 +97,7 @@ struct Tiled {
   // True if helpers may take splits of a tile. Short tiles, which take no longer than their startup, are not split.
   static constexpr bool kSplitsK = kPhases == 1;
   // True if idle warps decode the rest of A: for large M.
-  static constexpr bool kDecodesAhead = kTileM == 256;
+  static constexpr bool kDecodesAhead = kTileM == 256 && !kDirectA;
   // True if each of two CTAs that share a tile keeps the sums of one warpgroup. kMaxAlone limits the K blocks that this
   // warpgroup multiplies alone, as each then takes twice as long.
   static constexpr bool kKeepsGroup = kGroupsN == 2 && !kByWords;

@@ -1,0 +1,158 @@
+//! The programs whose kernels are simulated.
+
+use fourfold::ir::{BlockFormat, ElementType};
+
+/// The text of a program, parameterized by L, M, N and K.
+pub struct Program {
+    pub name: &'static str,
+    pub format: BlockFormat,
+    pub signature: &'static str,
+    pub text: &'static str,
+    /// The inputs besides A, B and their scales, in the order of the kernel's interface: C, alpha, beta and operands.
+    pub c: &'static str,
+    pub alpha: &'static str,
+    pub operands: &'static [&'static str],
+    /// The bytes with which the interface expects each output to be filled.
+    pub fills: &'static [u8],
+}
+
+/// The byte that fills outputs, to find elements that were never written.
+pub const UNWRITTEN: u8 = 0xEE;
+
+const WEIGHT_ONLY: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], CODES_A>, %b: tensor<[L, N, K], CODES_B>, %sfb: tensor<[L, N, G], SCALES>,
+    %alpha: tensor<[], f32>, %c: tensor<[L, M, N], bf16>, %row: tensor<[N], f32>, %column: tensor<[L, M, 1], f16>
+) {
+  %d = scaled_mma %a, %b, %sfb, alpha = %alpha, c = %c {block = BLOCK} : tensor<[L, M, N], f32>
+  %x = add %d, %row : tensor<[L, M, N], f32>
+  %y = mul %x, %column : tensor<[L, M, N], f32>
+  %z = convert %y : tensor<[L, M, N], bf16>
+  return %y, %z
+}
+";
+
+const VALUES: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], CODES_A>, %sfa: tensor<[L, M, G], SCALES>,
+    %b: tensor<[L, N, K], CODES_B>, %sfb: tensor<[L, N, G], SCALES>,
+    %alpha: tensor<[], f32>, %c: tensor<[L, M, N], bf16>, %row: tensor<[N], f32>, %column: tensor<[L, M, 1], f16>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb, alpha = %alpha, c = %c {block = BLOCK} : tensor<[L, M, N], f32>
+  %x = add %d, %row : tensor<[L, M, N], f32>
+  %y = mul %x, %column : tensor<[L, M, N], f32>
+  %z = convert %y : tensor<[L, M, N], bf16>
+  return %y, %z
+}
+";
+
+pub const BLOCKS: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], CODES_A>, %sfa: tensor<[L, M, G], SCALES>,
+    %b: tensor<[L, N, K], CODES_B>, %sfb: tensor<[L, N, G], SCALES>, %g: tensor<[], f32>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb {block = BLOCK} : tensor<[L, M, N], f32>
+  %y = relu %d : tensor<[L, M, N], f32>
+  %narrow = convert %y : tensor<[L, M, N], f16>
+  %q, %s = block_quantize %narrow, %g {block = 16} : tensor<[L, M, N], f4E2M1FN>, tensor<[L, M, P], f8E4M3FN, blocked>
+  %amax = reduce %y {axes = [2], keep_dims = true, kind = amax} : tensor<[L, M, 1], f32>
+  return %narrow, %q, %s, %amax
+}
+";
+
+pub const PROGRAMS: [Program; 6] = [
+    Program {
+        name: "nvfp4_values",
+        format: BlockFormat::NVFP4,
+        signature: "nvfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+        text: VALUES,
+        c: "c",
+        alpha: "alpha",
+        operands: &["row", "column"],
+        fills: &[UNWRITTEN; 2],
+    },
+    Program {
+        name: "mxfp4_values",
+        format: BlockFormat::MXFP4,
+        signature: "mxfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+        text: VALUES,
+        c: "c",
+        alpha: "alpha",
+        operands: &["row", "column"],
+        fills: &[UNWRITTEN; 2],
+    },
+    Program {
+        name: "nvfp4_blocks",
+        format: BlockFormat::NVFP4,
+        signature: "nvfp4 scalar=f32 d=f16 q=f4E2M1FN:f8E4M3FN/16*x0 amax=column@s0",
+        text: BLOCKS,
+        c: "",
+        alpha: "",
+        operands: &["g"],
+        fills: &[UNWRITTEN, UNWRITTEN, 0, 0],
+    },
+    mx(
+        "mxfp8_mxfp4_values",
+        ElementType::F8E4M3FN,
+        ElementType::F4E2M1FN,
+        "mxfp8 x mxfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    mx(
+        "mxfp8_values",
+        ElementType::F8E4M3FN,
+        ElementType::F8E4M3FN,
+        "mxfp8 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    mx(
+        "mxfp8_e5m2_values",
+        ElementType::F8E5M2,
+        ElementType::F8E5M2,
+        "mxfp8_e5m2 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+];
+
+/// Programs of `WEIGHT_ONLY`.
+pub const WEIGHT_ONLY_PROGRAMS: [Program; 3] = [
+    values(
+        "bf16_nvfp4_values",
+        BlockFormat::NVFP4.weight_only(ElementType::BF16),
+        WEIGHT_ONLY,
+        "bf16 x nvfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "f16_nvfp4_values",
+        BlockFormat::NVFP4.weight_only(ElementType::F16),
+        WEIGHT_ONLY,
+        "f16 x nvfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "bf16_mxfp4_values",
+        BlockFormat::MXFP4.weight_only(ElementType::BF16),
+        WEIGHT_ONLY,
+        "bf16 x mxfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+];
+
+/// A program of `VALUES` with MX scales.
+const fn mx(name: &'static str, a: ElementType, b: ElementType, signature: &'static str) -> Program {
+    values(name, BlockFormat { a, b, ..BlockFormat::MXFP4 }, VALUES, signature)
+}
+
+/// A program of `VALUES` or `WEIGHT_ONLY`.
+const fn values(
+    name: &'static str,
+    format: BlockFormat,
+    text: &'static str,
+    signature: &'static str,
+) -> Program {
+    Program {
+        name,
+        format,
+        signature,
+        text,
+        c: "c",
+        alpha: "alpha",
+        operands: &["row", "column"],
+        fills: &[UNWRITTEN; 2],
+    }
+}
