@@ -53,8 +53,8 @@
 //!
 //! *Packing.* FP4 takes half a byte; the low nibble of a byte is the even k. Codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3,
 //! 4, 6; bit 3 is the sign. FP6 (`f6E2M3FN`, `f6E3M2FN`) takes six bits: element i of a row is at bit 6·i, low bits first,
-//! so four elements are three bytes, and the last extent is a multiple of four. CUTLASS and TMA's packed 16U6 format have
-//! the same order. Bit 5 is the sign; neither type has NaN or infinity.
+//! so four elements are three bytes, and the last extent is a multiple of four. Bit 5 is the sign; neither type has NaN or
+//! infinity.
 //!
 //! *Scales.* A scale of type `f8E4M3FN` is read unsigned: bit 7 is ignored and 0x7F is NaN. `f8E8M0FNU` is
 //! 2^(byte-127); 0xFF is NaN. NVFP4 is V = 16 with `f8E4M3FN` scales; the MX formats are V = 32 with `f8E8M0FNU`.

@@ -730,7 +730,7 @@ impl Generator {
         let from = u64::from(of.block);
         for (value, start, end) in [(of.codes, from, of.k), (of.scales, 1, of.k / u64::from(of.block))] {
             let mut ty = self.builder.ty(value).clone();
-            if ty.layout == Some(ScaleLayout::Blocked) {
+            if ty.layout == Some(ScaleLayout::Blocked) || ty.element.is_fp6() {
                 continue;
             }
             let axis = ty.rank() - 1;

@@ -1,6 +1,5 @@
 //! Packs codes of fewer than 8 bits: element `i` is at bit `i · width`, low bits first. Two `f4E2M1FN` codes are a byte,
-//! and the low nibble is the even index. Four FP6 codes are three bytes, as in CUTLASS (`cutlass/subbyte_reference.h`)
-//! and in TMA's packed 16U6 format.
+//! and the low nibble is the even index. Four FP6 codes are three bytes.
 
 use thiserror::Error;
 
