@@ -43,7 +43,7 @@ impl Design {
     pub(crate) fn operand_elements(&self) -> [&'static str; 2] {
         match self {
             Design::Cutlass(configuration) => {
-                [configuration.a, configuration.b].map(|operand| operand.format.element_name())
+                [configuration.a, configuration.b].map(|operand| operand.format.element().name())
             }
             Design::Hopper(configuration) => {
                 [configuration.format.a, configuration.format.b].map(ElementType::name)

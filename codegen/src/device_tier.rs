@@ -16,7 +16,7 @@ const MAX_JOINED_EXTENT: u64 = 1 << 40;
 pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability {
     DeviceCapability {
         rows: Some(row_capability(formats)),
-        moves: Some(MoveCapability { elements: ElementType::ALL.to_vec(), max_extent: MAX_JOINED_EXTENT }),
+        moves: Some(MoveCapability { elements: elements(), max_extent: MAX_JOINED_EXTENT }),
         mma: Some(mma_capability()),
         columns: Some(ColumnCapability {
             elements: vec![ElementType::F16, ElementType::BF16, ElementType::F32],
@@ -28,7 +28,7 @@ pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability
 
 fn row_capability(formats: &[QuantizedFormat]) -> RowCapability {
     RowCapability {
-        elements: ElementType::ALL.to_vec(),
+        elements: elements(),
         unary: UnaryKind::ALL.to_vec(),
         binary: BinaryKind::ALL.to_vec(),
         bitwise: BitwiseKind::ALL.to_vec(),
@@ -52,4 +52,9 @@ fn mma_capability() -> MmaCapability {
         elements.extend([operand, ElementType::F32].map(|result| [operand, operand, result]));
     }
     MmaCapability { elements, max_extent: MAX_EXTENT }
+}
+
+/// The element types that device kernels read and write: all but FP6.
+fn elements() -> Vec<ElementType> {
+    ElementType::ALL.into_iter().filter(|element| !element.is_fp6()).collect()
 }

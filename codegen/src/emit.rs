@@ -8,7 +8,7 @@ use fourfold_ir::BlockFormat;
 use minijinja::value::{Serde, Value};
 use serde::Serialize;
 
-use crate::cutlass::configuration::Family;
+use crate::cutlass::configuration::{Family, Kind};
 use crate::cutlass::template as cutlass;
 use crate::design::Design;
 use crate::epilogue::{body, formula, outputs};
@@ -66,9 +66,11 @@ pub(crate) fn emit(spec: &ScaledMmaSpec) -> KernelSource {
     let text = render(&context);
     let opcode = match &spec.configuration {
         Design::Hopper(configuration) => configuration.opcode(),
-        Design::Cutlass(configuration) => match configuration.family {
-            Family::Sm100 | Family::Sm103 => "UTCOMMA",
-            Family::Sm120 => "OMMA.SF",
+        Design::Cutlass(configuration) => match (configuration.family, configuration.kind()) {
+            (Family::Sm100 | Family::Sm103, Kind::Mxf8f6f4) => "UTCQMMA",
+            (Family::Sm100 | Family::Sm103, _) => "UTCOMMA",
+            (Family::Sm120, Kind::Mxf8f6f4) => "QMMA.SF",
+            (Family::Sm120, _) => "OMMA.SF",
         },
     };
     let architecture = spec.target.name.trim_start_matches("sm_");
@@ -135,7 +137,7 @@ fn context(spec: &ScaledMmaSpec) -> Context {
             hopper::n_multiple(epilogue),
         ),
     };
-    // A and B have one format wherever defaults exist.
+    // Defaults exist only for formats of programs.
     let block = configuration.block_format().map_or(BlockFormat::NVFP4.block, |format| format.block);
     Context {
         head: match configuration {

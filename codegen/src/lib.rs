@@ -1,4 +1,4 @@
-//! Generates CUDA sources of block-scaled FP4 GEMM kernels, with CUTLASS for Blackwell and without it for Hopper.
+//! Generates CUDA sources of block-scaled FP4 and FP8 GEMM kernels, with CUTLASS for Blackwell and without it for Hopper.
 //!
 //! - [`capabilities`] describes a target of [`TARGETS`] as data, for [`fourfold_scheduler::partition()`].
 //! - [`specify`] derives a [`KernelSpec`] from a plan: a configuration and an epilogue, with the reason for the choice.

@@ -8,8 +8,8 @@ use crate::design::Design;
 use crate::epilogue::{Epilogue, outputs};
 use crate::moves::MoveSpec;
 use crate::row::RowSpec;
-use crate::source::{Interface, Role};
-use crate::targets::Target;
+use crate::source::{Interface, Role, WIDE};
+use crate::targets::{self, Target};
 
 /// The specification of one kernel. It contains no names of the program and no extents, so equal
 /// specifications are equal kernels.
@@ -181,13 +181,18 @@ impl ScaledMmaSpec {
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its
     /// padded scales except a 16-bit A, C, the operands of the epilogue, the outputs.
     pub fn interface(&self) -> Interface {
-        let ScaledMmaSpec { configuration, epilogue, .. } = self;
+        let ScaledMmaSpec { target, configuration, epilogue } = self;
         let [a, b] = configuration.operand_elements();
         let scale = configuration.scale_element();
-        let mut operands = vec![Role::tensor("a", a, &["L", "M", "K"])];
-        let weight_only = configuration.block_format().is_some_and(BlockFormat::is_weight_only);
-        operands.extend((!weight_only).then(|| Role::padded_scales("sfa", scale)));
-        operands.extend([Role::tensor("b", b, &["L", "N", "K"]), Role::padded_scales("sfb", scale)]);
+        let format = configuration.block_format();
+        let [of_a, of_b] = format.map_or([WIDE; 2], |format| targets::operand_alignment(format, target));
+        let is_weight_only = format.is_some_and(BlockFormat::is_weight_only);
+        let mut operands = vec![Role { alignment: of_a, ..Role::tensor("a", a, &["L", "M", "K"]) }];
+        operands.extend((!is_weight_only).then(|| Role::padded_scales("sfa", scale)));
+        operands.extend([
+            Role { alignment: of_b, ..Role::tensor("b", b, &["L", "N", "K"]) },
+            Role::padded_scales("sfb", scale),
+        ]);
         operands.extend(epilogue.c.map(|c| Role::tensor("c", c, &["L", "M", "N"])));
         let read = epilogue.operands.iter().enumerate();
         operands.extend(read.map(|(position, it)| Role::beside_d(position, it.element, it.shape)));

@@ -23,6 +23,8 @@ pub struct Target {
     pub(crate) shared_memory: u32,
     /// The most CTAs of a cluster that row kernels use; 1 if clusters of this target were not examined.
     pub(crate) cluster_ctas: u32,
+    /// True if kernels have TMA spread FP4 over bytes beside FP8.
+    spreads_codes: bool,
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,
 }
@@ -80,8 +82,19 @@ pub const UNARY_FUNCTIONS: [UnaryKind; 13] = [
 pub const BINARY_FUNCTIONS: [BinaryKind; 6] =
     [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Div, BinaryKind::Max, BinaryKind::Min];
 
-/// FP4 by FP4.
-const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
+/// The formats of Blackwell's kernels: FP4 by FP4, and FP8 with MX scales by either.
+const BLACKWELL: &[BlockFormat] = &[
+    BlockFormat::NVFP4,
+    BlockFormat::MXFP4,
+    mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN),
+    mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
+    mx(ElementType::F4E2M1FN, ElementType::F8E4M3FN),
+    mx(ElementType::F4E2M1FN, ElementType::F8E5M2),
+    mx(ElementType::F8E4M3FN, ElementType::F8E4M3FN),
+    mx(ElementType::F8E4M3FN, ElementType::F8E5M2),
+    mx(ElementType::F8E5M2, ElementType::F8E4M3FN),
+    mx(ElementType::F8E5M2, ElementType::F8E5M2),
+];
 
 /// The formats of Hopper's kernels: FP4 by FP4, 16 bits by FP4, and FP8 with MX scales by FP4 and FP8.
 const HOPPER: &[BlockFormat] = &[
@@ -115,37 +128,41 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_100a",
         hardware: "B200, GB200: block-scaled tensor cores (tcgen05)",
-        formats: FP4,
+        formats: BLACKWELL,
         grid: SM100_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
+        spreads_codes: true,
         quantizes_apart: false,
     },
     Target {
         name: "sm_103a",
         hardware: "B300, GB300: block-scaled tensor cores (tcgen05)",
-        formats: FP4,
+        formats: BLACKWELL,
         grid: SM100_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
+        spreads_codes: true,
         quantizes_apart: false,
     },
     Target {
         name: "sm_120a",
         hardware: "RTX 50, RTX PRO Blackwell: block-scaled tensor cores (mma.sync)",
-        formats: FP4,
+        formats: BLACKWELL,
         grid: SM120_GRID,
         shared_memory: 101_376,
         cluster_ctas: 1,
+        spreads_codes: true,
         quantizes_apart: false,
     },
     Target {
         name: "sm_121a",
         hardware: "DGX Spark: block-scaled tensor cores (mma.sync)",
-        formats: FP4,
+        formats: BLACKWELL,
         grid: SM120_GRID,
         shared_memory: 101_376,
         cluster_ctas: 1,
+        spreads_codes: true,
         quantizes_apart: false,
     },
     Target {
@@ -155,6 +172,7 @@ pub const TARGETS: &[Target] = &[
         grid: SM90_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
+        spreads_codes: false,
         // On Hopper, threads that multiply also compute the epilogue, and only wide tiles hold whole blocks. A Llama MLP
         // of 2048 rows took 1206 µs with a quantizing epilogue on an H100, and 1089 µs with a kernel of its own.
         quantizes_apart: true,
@@ -166,6 +184,7 @@ pub const TARGETS: &[Target] = &[
         grid: SM120_GRID,
         shared_memory: 0,
         cluster_ctas: 1,
+        spreads_codes: false,
         quantizes_apart: false,
     },
 ];
@@ -191,7 +210,7 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
     let target = self::target(target)?;
     Some(Capabilities {
         target: target.name.to_owned(),
-        formats: target.formats.iter().map(|format| format_capability(*format, target.grid)).collect(),
+        formats: target.formats.iter().map(|format| format_capability(*format, target)).collect(),
         block_quantize: (!target.formats.is_empty())
             .then(|| block_quantize_capability(target.quantizes_apart)),
         device: match target.formats {
@@ -208,7 +227,38 @@ const MAX_EXTENT: u64 = i32::MAX as u64;
 /// Scale layouts have 32-bit offsets; offsets into A, B, C and D have 64 bits.
 const MAX_SCALE_BYTES: u64 = i32::MAX as u64;
 
-fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapability {
+/// The alignment of operands.
+struct OperandRules {
+    /// The multiple of K.
+    k_multiple: u64,
+    /// The alignment of the addresses of A and B, in bytes.
+    bytes: [u32; 2],
+}
+
+impl OperandRules {
+    fn of(format: BlockFormat, target: &Target) -> OperandRules {
+        let bits = [format.a, format.b].map(|element| element.storage_bits() as u32);
+        if target.spreads_codes && bits[0] != bits[1] {
+            // cuTensorMapEncodeTiled requires both of the types that are spread, which are those of fewer than 8 bits.
+            return OperandRules {
+                k_multiple: 128,
+                bytes: bits.map(|bits| if bits < 8 { 32 } else { TMA_BYTES }),
+            };
+        }
+        let elements = bits.map(|bits| TMA_BYTES * 8 / bits);
+        // K also consists of whole blocks.
+        let multiple = elements[0].max(elements[1]).max(format.block);
+        OperandRules { k_multiple: u64::from(multiple), bytes: [TMA_BYTES; 2] }
+    }
+}
+
+/// The alignment of the addresses of A and B for a target's kernels, in bytes.
+pub(crate) fn operand_alignment(format: BlockFormat, target: &Target) -> [u32; 2] {
+    OperandRules::of(format, target).bytes
+}
+
+fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
+    let OperandRules { k_multiple, bytes } = OperandRules::of(format, target);
     let bits = |element: ElementType| element.storage_bits() as u64;
     let elements_per_tma = |element| u64::from(TMA_BYTES) * 8 / bits(element);
     let with_rule = |element| OutputCapability { element, n_multiple: elements_per_tma(element) };
@@ -218,11 +268,11 @@ fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapabil
     let narrow = [ElementType::F8E4M3FN, ElementType::F8E5M2];
     FormatCapability {
         format,
-        // K also consists of whole blocks.
-        k_multiple: elements_per_tma(format.a).max(elements_per_tma(format.b)).max(u64::from(format.block)),
+        k_multiple,
         max_extent: MAX_EXTENT,
-        grid,
+        grid: target.grid,
         max_scale_bytes: MAX_SCALE_BYTES,
+        operand_alignment: bytes,
         pointer_alignment: TMA_BYTES,
         batched: true,
         outputs: matrices.iter().copied().chain(narrow.map(with_rule)).collect(),
@@ -304,23 +354,25 @@ mod tests {
     use crate::{hopper, select};
 
     #[test]
-    fn every_gpu_takes_both_fp4_formats_under_the_same_rules() {
+    fn every_gpu_takes_its_formats_under_the_same_rules() {
         for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
             let capabilities = capabilities(name).expect(name);
             assert_eq!(capabilities.target, name);
             for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
-                let fp4 = capabilities.format(format).expect(name);
-                assert_eq!((fp4.k_multiple, fp4.max_extent), (32, 2_147_483_647));
-                assert_eq!((fp4.pointer_alignment, fp4.batched), (16, true));
-                let multiple = |element| fp4.output(element).map(|output| output.n_multiple);
+                assert!(capabilities.format(format).is_some(), "{name} {format}");
+            }
+            for rules in &capabilities.formats {
+                assert_eq!((rules.pointer_alignment, rules.batched), (16, true));
+                assert_eq!(rules.max_extent, 2_147_483_647);
+                let multiple = |element| rules.output(element).map(|output| output.n_multiple);
                 assert_eq!(multiple(ElementType::F16), Some(8));
                 assert_eq!(multiple(ElementType::BF16), Some(8));
                 assert_eq!(multiple(ElementType::F32), Some(4));
                 assert_eq!(multiple(ElementType::F8E4M3FN), Some(16));
                 assert_eq!(multiple(ElementType::F8E5M2), Some(16));
                 assert_eq!(multiple(ElementType::F4E2M1FN), None);
-                assert_eq!(fp4.c(ElementType::F8E4M3FN), None);
-                let blocks = fp4.epilogue.quantized.iter();
+                assert_eq!(rules.c(ElementType::F8E4M3FN), None);
+                let blocks = rules.epilogue.quantized.iter();
                 let blocks: Vec<_> = blocks.map(|it| (it.element, it.block, it.n_multiple)).collect();
                 assert_eq!(
                     blocks,
@@ -331,12 +383,12 @@ mod tests {
                         (ElementType::F8E5M2, 32, 32)
                     ]
                 );
-                assert!(fp4.epilogue.max_outputs <= crate::MAX_OUTPUTS);
-                assert_eq!(fp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
-                assert_eq!(fp4.epilogue.unary, UNARY_FUNCTIONS);
-                assert_eq!(fp4.epilogue.binary, BINARY_FUNCTIONS);
+                assert!(rules.epilogue.max_outputs <= crate::MAX_OUTPUTS);
+                assert_eq!(rules.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
+                assert_eq!(rules.epilogue.unary, UNARY_FUNCTIONS);
+                assert_eq!(rules.epilogue.binary, BINARY_FUNCTIONS);
                 for shape in OperandShape::ALL {
-                    let rule = fp4.epilogue.operand(shape).expect("every shape is read");
+                    let rule = rules.epilogue.operand(shape).expect("every shape is read");
                     let multiple = |element| rule.element(element).map(|rule| rule.n_multiple);
                     let matrix = shape == OperandShape::Matrix;
                     assert_eq!(multiple(ElementType::F16), Some(if matrix { 8 } else { 1 }));
@@ -345,8 +397,32 @@ mod tests {
                     assert_eq!(multiple(ElementType::F8E4M3FN), None);
                 }
             }
-            let mirrored = BlockFormat { b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
-            assert_eq!(capabilities.format(mirrored), None);
+        }
+    }
+
+    /// The alignments of operands are those that CUTLASS's rules require, in elements.
+    #[test]
+    fn blackwell_takes_fp8_and_fp4_in_any_combination_with_the_alignments_of_the_rules() {
+        for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+            let capabilities = capabilities(name).expect(name);
+            assert_eq!(capabilities.formats.len(), 10);
+            for rules in &capabilities.formats {
+                let format = rules.format;
+                let operands = defaults::operands(format).expect("the format has defaults");
+                let bits = operands.map(|operand| operand.format.bits());
+                let (k, bytes) = match bits {
+                    [4, 4] | [8, 8] => (32, [16, 16]),
+                    [8, 4] => (128, [16, 32]),
+                    _ => (128, [32, 16]),
+                };
+                assert_eq!((rules.k_multiple, rules.operand_alignment), (k, bytes), "{name} {format}");
+                for operand in operands {
+                    assert!(k.is_multiple_of(u64::from(operand.alignment)), "{name} {format}");
+                }
+            }
+        }
+        for rules in capabilities("sm_90a").expect("a target").formats {
+            assert_eq!((rules.k_multiple, rules.operand_alignment), (32, [16, 16]));
         }
     }
 

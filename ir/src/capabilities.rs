@@ -139,7 +139,9 @@ pub struct FormatCapability {
     pub grid: GridCapability,
     /// The largest buffer of blocked scales of one operand in bytes, padding and batch included.
     pub max_scale_bytes: u64,
-    /// Alignment in bytes of the base pointers of A, B, C, D and the epilogue's vectors and matrices.
+    /// Alignment in bytes of the base pointers of A and B.
+    pub operand_alignment: [u32; 2],
+    /// Alignment in bytes of the base pointers of scales, C, D and the epilogue's vectors and matrices.
     pub pointer_alignment: u32,
     /// True if one launch computes several matrices (L > 1).
     pub batched: bool,

@@ -45,14 +45,16 @@
 //!
 //! # Block-scaled matrices
 //!
-//! Data and scales are two tensors. A matrix `[rows, K]` of FP4 (`f4E2M1FN`) or FP8 codes has scales `[rows, K/V]`.
+//! Data and scales are two tensors. A matrix `[rows, K]` of FP4 (`f4E2M1FN`), FP6 or FP8 codes has scales `[rows, K/V]`.
 //! V is the block, 16 or 32. Element (r, k) has the value `code(r, k) · scale(r, k / V)`.
 //!
 //! *Operands* are K-major: A is `[.., M, K]`, B is `[.., N, K]`, D is `[.., M, N]`. The leading extents are the batch
 //! L. If A has a higher rank, a B of rank 2 is shared by all matrices of the batch.
 //!
 //! *Packing.* FP4 takes half a byte; the low nibble of a byte is the even k. Codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3,
-//! 4, 6; bit 3 is the sign.
+//! 4, 6; bit 3 is the sign. FP6 (`f6E2M3FN`, `f6E3M2FN`) takes six bits: element i of a row is at bit 6·i, low bits first,
+//! so four elements are three bytes, and the last extent is a multiple of four. CUTLASS and TMA's packed 16U6 format have
+//! the same order. Bit 5 is the sign; neither type has NaN or infinity.
 //!
 //! *Scales.* A scale of type `f8E4M3FN` is read unsigned: bit 7 is ignored and 0x7F is NaN. `f8E8M0FNU` is
 //! 2^(byte-127); 0xFF is NaN. NVFP4 is V = 16 with `f8E4M3FN` scales; the MX formats are V = 32 with `f8E8M0FNU`.
@@ -79,7 +81,7 @@
 //! - `pad` adds `low` elements before and `high` elements after the axes in `axes`. Their value is `value`, rounded to
 //!   the element type as a `constant` is.
 //!
-//! `transpose` and `broadcast` do not take FP4. The others take whole bytes of FP4 along the last axis: `slice` with even
+//! No movement but `reshape` takes FP6. `transpose` and `broadcast` do not take FP4. The others take whole bytes of FP4 along the last axis: `slice` with even
 //! bounds and step 1, `pad` with even amounts, and `gather` along other axes.
 //!
 //! # Numerics
@@ -110,8 +112,8 @@
 //! `sin` and `cos` are NaN at infinities. `pow` is that of IEEE 754: `pow(x, 0)` and `pow(1, y)` are 1 even for NaN, and
 //! a negative x to the power of a non-integer is NaN.
 //!
-//! `convert` to `f16` and `bf16` overflows to infinity. `convert` to `f4E2M1FN`, `f8E4M3FN` and `f8E5M2` saturates
-//! (CUDA's satfinite: infinity becomes the largest finite value, NaN becomes +6 in FP4 and NaN in FP8). `convert`
+//! `convert` to `f16` and `bf16` overflows to infinity. `convert` to FP4, FP6 and FP8 saturates (CUDA's satfinite: infinity
+//! becomes the largest finite value, NaN becomes the largest in FP4 and FP6 and NaN in FP8). `convert`
 //! to `i32` rounds to nearest even, saturates, and maps NaN to 0. `convert` to `f8E8M0FNU`, whose result is linear
 //! scales, rounds down to a power of two. It saturates: numbers below 2^-127, zero included, become 2^-127, and infinity
 //! becomes 2^127. NaN and negative numbers become NaN. Nothing converts to `i1`.

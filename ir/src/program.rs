@@ -160,8 +160,8 @@ impl BlockFormat {
         self.a.is_half()
     }
 
-    /// Returns true for the standard formats: NVFP4, and the MX formats (`f8E8M0FNU` scales per 32 elements, FP4 or
-    /// FP8 operands in any combination), each also with a 16-bit A.
+    /// Returns true for the standard formats: NVFP4, and the MX formats (`f8E8M0FNU` scales per 32 elements, FP4,
+    /// FP6 or FP8 operands in any combination), each also with a 16-bit A.
     pub fn is_standard(self) -> bool {
         let a = if self.is_weight_only() { self.b } else { self.a };
         let nvfp4 = BlockFormat { a, ..self } == BlockFormat::NVFP4;
@@ -169,13 +169,15 @@ impl BlockFormat {
         nvfp4 || (mx && a.is_block_data() && self.b.is_block_data())
     }
 
-    /// The name of an operand's format: `nvfp4`, `mxfp4`, `mxfp8` (e4m3), `mxfp8_e5m2`, or the name of a 16-bit type.
-    /// `None` if it has none.
+    /// The name of an operand's format: `nvfp4`, `mxfp4`, `mxfp6` (e2m3), `mxfp6_e3m2`, `mxfp8` (e4m3), `mxfp8_e5m2`, or
+    /// the name of a 16-bit type. `None` if it has none.
     fn operand_name(self, element: ElementType) -> Option<&'static str> {
         match (element, self.scale, self.block) {
             (ElementType::F16 | ElementType::BF16, ..) => Some(element.name()),
             (ElementType::F4E2M1FN, ElementType::F8E4M3FN, 16) => Some("nvfp4"),
             (ElementType::F4E2M1FN, ElementType::F8E8M0FNU, 32) => Some("mxfp4"),
+            (ElementType::F6E2M3FN, ElementType::F8E8M0FNU, 32) => Some("mxfp6"),
+            (ElementType::F6E3M2FN, ElementType::F8E8M0FNU, 32) => Some("mxfp6_e3m2"),
             (ElementType::F8E4M3FN, ElementType::F8E8M0FNU, 32) => Some("mxfp8"),
             (ElementType::F8E5M2, ElementType::F8E8M0FNU, 32) => Some("mxfp8_e5m2"),
             _ => None,

@@ -7,7 +7,8 @@
 //!
 //! Under [`Rule::Exact`] a `scaled_mma` with K <= 512 gives the same f32 sum in any order of accumulation:
 //! - A data code is i times the element type's unit, at least 2^-2, with |i| <= 12: FP4 in halves up to 6,
-//!   `f8E4M3FN` in quarters up to 3, `f8E5M2` in halves up to 4 (|i| <= 8).
+//!   `f8E4M3FN` in quarters up to 3, `f8E5M2` in halves up to 4 (|i| <= 8), `f6E2M3FN` in halves up to 6, `f6E3M2FN` in
+//!   quarters up to 3, rounded to two bits of mantissa.
 //! - A scale is 2^e(row) · j/8 with j = 8 to 15, or 2^e(row) · j with j = 1 or 2 for `f8E8M0FNU`.
 //! - An input that is the 16-bit A of a weight-only `scaled_mma` is 2^e(row) · i/16 with |i| <= 180.
 //! - In one sum, over one row of A and one of B, every product is therefore an integer multiple of one unit. Its
@@ -33,7 +34,8 @@ use crate::types::{ElementType, ScaleLayout, SymbolValues};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// Block-scaled operands whose product is exact in f32 in any order, for K <= 512 (see the module's page):
-    /// - all 16 FP4 codes; `f8E4M3FN` in steps of 1/4 up to 3; `f8E5M2` in steps of 1/2 up to 4;
+    /// - all 16 FP4 codes; `f8E4M3FN` in steps of 1/4 up to 3; `f8E5M2` and `f6E2M3FN` in steps of 1/2 up to 4 and 6;
+    ///   `f6E3M2FN` in steps of 1/4 up to 3, rounded to its two bits of mantissa;
     /// - `f8E4M3FN` scales 2^e(row) · (8 + m(row, block))/8 with e in -4..=4 and m in 0..=7;
     /// - `f8E8M0FNU` scales 2^(e(row) + m(row, block)) with m in 0..=1. A row is every index but the last.
     /// - a 16-bit A without scales: 2^e(row) · i/16 with |i| <= 180.
@@ -42,7 +44,7 @@ pub enum Rule {
     /// (`f8E8M0FNU`): exact for a larger K. A 16-bit A without scales is i/16 with |i| <= 36.
     Contest,
     /// All finite values of each format:
-    /// - FP4 and FP8 data: uniform over the finite codes;
+    /// - FP4, FP6 and FP8 data: uniform over the finite codes;
     /// - `f8E4M3FN` scales: uniform over 0x00 to 0x7E; of 61 consecutive scales at least one is zero, one subnormal
     ///   and one 448; `f8E8M0FNU` scales: 2^-20 to 2^20;
     /// - `f16`, `bf16`, `f32`: approximately normal (mean 0, variance 1, within ±6), rounded. For the shapes `[]` and
@@ -306,6 +308,13 @@ fn data_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut Spl
     }
     match element {
         ElementType::F4E2M1FN => repeat(count, || [random.below(16) as u8]),
+        ElementType::F6E2M3FN if rule != Rule::Normal => {
+            repeat(count, || [numeric::e2m3_from_f64(f64::from(random.between(-12, 12)) / 2.0)])
+        }
+        ElementType::F6E3M2FN if rule != Rule::Normal => {
+            repeat(count, || [numeric::e3m2_from_f64(f64::from(random.between(-12, 12)) / 4.0)])
+        }
+        ElementType::F6E2M3FN | ElementType::F6E3M2FN => repeat(count, || [random.below(64) as u8]),
         ElementType::F8E4M3FN if rule != Rule::Normal => {
             repeat(count, || [numeric::e4m3_from_f32(random.between(-12, 12) as f32 / 4.0)])
         }

@@ -127,13 +127,15 @@ pub fn compare(predicate: Predicate, a: f64, b: f64) -> bool {
 
 /// Rounds `x` once to a value of the element type, to nearest even, as `convert` does:
 /// - `f16`, `bf16` and `f32` overflow to infinity;
-/// - FP4 and FP8 saturate;
+/// - FP4, FP6 and FP8 saturate;
 /// - `i32` saturates and maps NaN to 0;
 /// - `i1` is 0 for zero and 1 otherwise, NaN included;
 /// - `f8E8M0FNU` rounds down to a power of two.
 pub fn round_to(element: ElementType, x: f64) -> f64 {
     f64::from(match element {
         ElementType::F4E2M1FN => numeric::e2m1_to_f32(numeric::e2m1_from_f64(x)),
+        ElementType::F6E2M3FN => numeric::e2m3_to_f32(numeric::e2m3_from_f64(x)),
+        ElementType::F6E3M2FN => numeric::e3m2_to_f32(numeric::e3m2_from_f64(x)),
         ElementType::F8E4M3FN => numeric::e4m3_to_f32(numeric::e4m3_from_f64(x)),
         ElementType::F8E5M2 => numeric::e5m2_to_f32(numeric::e5m2_from_f64(x)),
         ElementType::F8E8M0FNU => {

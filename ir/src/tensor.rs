@@ -4,8 +4,8 @@ use crate::memory::{NoMemory, check_memory, copy_bytes};
 use crate::numeric;
 use crate::types::{ElementType, ScaleLayout};
 
-/// A dense row-major tensor. FP4 is packed two per byte, low nibble = even index of the last axis. Blocked scales
-/// are one padded buffer per matrix, batch outermost.
+/// A dense row-major tensor. FP4 is packed two per byte, low nibble = even index of the last axis, and FP6 four in three
+/// bytes. Blocked scales are one padded buffer per matrix, batch outermost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     element: ElementType,
@@ -29,7 +29,7 @@ pub enum TensorError {
         /// Bytes given.
         found: usize,
     },
-    /// FP4 with an odd last extent, or blocked scales of rank below two.
+    /// A last extent that splits bytes of FP4 or FP6, or blocked scales of rank below two.
     #[error("a {element} tensor cannot have the shape {dims:?}: {reason}")]
     Shape {
         /// The element type.
@@ -94,7 +94,7 @@ impl Tensor {
     /// The size of a tensor in bytes, padding included.
     ///
     /// # Errors
-    /// For FP4 of rank 0 or with an odd last extent, for blocked scales of rank below 2, and for 2^48 or more elements
+    /// For FP4 of rank 0 or with an odd last extent, for FP6 with one that is no multiple of four, for blocked scales of rank below 2, and for 2^48 or more elements
     /// or blocked bytes.
     pub fn byte_len(
         element: ElementType,
@@ -118,8 +118,13 @@ impl Tensor {
                 .ok_or_else(too_large);
         }
         let count = product(dims).ok_or_else(too_large)?;
-        if element == ElementType::F4E2M1FN && !dims.last().is_some_and(|last| last.is_multiple_of(2)) {
-            return Err(wrong("FP4 is packed in pairs along the last axis, so its extent must be even"));
+        let packed = element.packed_count();
+        if packed > 1 && !dims.last().is_some_and(|last| last.is_multiple_of(packed)) {
+            return Err(wrong(if packed == 2 {
+                "FP4 is packed in pairs along the last axis, so its extent must be even"
+            } else {
+                "four elements of FP6 take three bytes along the last axis, so its extent must be a multiple of four"
+            }));
         }
         count.checked_mul(element.storage_bits()).map(|bits| bits / 8).ok_or_else(too_large)
     }
@@ -155,6 +160,8 @@ impl Tensor {
             .map_err(|error| TensorError::memory(element, &dims, error))?;
         let codes = match element {
             ElementType::F4E2M1FN => values.iter().map(|v| numeric::e2m1_from_f64(*v)).collect(),
+            ElementType::F6E2M3FN => values.iter().map(|v| numeric::e2m3_from_f64(*v)).collect(),
+            ElementType::F6E3M2FN => values.iter().map(|v| numeric::e3m2_from_f64(*v)).collect(),
             ElementType::F8E4M3FN => values.iter().map(|v| numeric::e4m3_from_f64(*v)).collect(),
             ElementType::F8E5M2 => values.iter().map(|v| numeric::e5m2_from_f64(*v)).collect(),
             ElementType::F8E8M0FNU => values
@@ -172,7 +179,7 @@ impl Tensor {
     }
 
     /// Creates a tensor from codes in logical row-major order: one byte per element for types of at most 8 bits,
-    /// little-endian bytes for wider ones. Packs FP4, and converts scales to their layout.
+    /// little-endian bytes for wider ones. Packs FP4 and FP6, and converts scales to their layout.
     ///
     /// # Errors
     /// As [`Tensor::byte_len`], and if the number of codes does not fit the shape or the size exceeds the available
@@ -189,11 +196,12 @@ impl Tensor {
         if codes.len() != code_bytes {
             return Err(TensorError::Size { element, dims, expected: code_bytes, found: codes.len() });
         }
-        if element == ElementType::F4E2M1FN || layout == Some(ScaleLayout::Blocked) {
+        let is_packed = element.packed_count() > 1;
+        if is_packed || layout == Some(ScaleLayout::Blocked) {
             check_memory(expected).map_err(|error| TensorError::memory(element, &dims, error))?;
         }
-        let bytes = if element == ElementType::F4E2M1FN {
-            numeric::pack_e2m1(&codes)
+        let bytes = if is_packed {
+            numeric::pack_codes(&codes, element.storage_bits())
         } else if let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (layout, dims.as_slice()) {
             numeric::linear_to_blocked(&codes, batch.iter().product(), *rows, *columns).map_err(|_| {
                 TensorError::Size { element, dims: dims.clone(), expected, found: codes.len() }
@@ -257,11 +265,12 @@ impl Tensor {
         self.dims.iter().product()
     }
 
-    /// The codes in logical row-major order, FP4 unpacked: one byte per element for types of at most 8 bits,
+    /// The codes in logical row-major order, FP4 and FP6 unpacked: one byte per element for types of at most 8 bits,
     /// little-endian bytes for wider ones.
     pub fn to_codes(&self) -> Vec<u8> {
-        if self.element == ElementType::F4E2M1FN {
-            return (0..self.count()).map(|index| numeric::e2m1_at(&self.bytes, index)).collect();
+        if self.element.packed_count() > 1 {
+            let bits = self.element.storage_bits();
+            return (0..self.count()).map(|index| numeric::code_at(&self.bytes, index, bits)).collect();
         }
         if let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (self.layout, self.dims.as_slice())
         {
@@ -288,6 +297,8 @@ impl Tensor {
         let (quads, _) = self.bytes.as_chunks::<4>();
         match self.element {
             ElementType::F4E2M1FN => bytes_as(numeric::e2m1_to_f32),
+            ElementType::F6E2M3FN => bytes_as(numeric::e2m3_to_f32),
+            ElementType::F6E3M2FN => bytes_as(numeric::e3m2_to_f32),
             ElementType::F8E4M3FN if self.layout.is_some() => bytes_as(numeric::ue4m3_to_f32),
             ElementType::F8E4M3FN => bytes_as(numeric::e4m3_to_f32),
             ElementType::F8E5M2 => bytes_as(numeric::e5m2_to_f32),

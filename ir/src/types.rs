@@ -9,6 +9,11 @@ use crate::entities::{Arena, Symbol};
 pub enum ElementType {
     /// 4-bit float, e2m1: ±{0, 0.5, 1, 1.5, 2, 3, 4, 6}. Two per byte, low nibble = even index of the last axis.
     F4E2M1FN,
+    /// 6-bit float, e2m3: largest 7.5, least 1/8. Four in three bytes, bit 6·i of the bytes first. Only data of MX
+    /// blocks has this type.
+    F6E2M3FN,
+    /// 6-bit float, e3m2: largest 28, least 1/16. Packed as `f6E2M3FN`.
+    F6E3M2FN,
     /// 8-bit float, e4m3 without infinities, largest 448. A scale is read unsigned: bit 7 is ignored.
     F8E4M3FN,
     /// 8-bit float, e5m2, largest 57344.
@@ -29,8 +34,10 @@ pub enum ElementType {
 
 impl ElementType {
     /// Every element type: floats by width, then integers.
-    pub const ALL: [ElementType; 9] = [
+    pub const ALL: [ElementType; 11] = [
         ElementType::F4E2M1FN,
+        ElementType::F6E2M3FN,
+        ElementType::F6E3M2FN,
         ElementType::F8E4M3FN,
         ElementType::F8E5M2,
         ElementType::F8E8M0FNU,
@@ -45,6 +52,8 @@ impl ElementType {
     pub fn name(self) -> &'static str {
         match self {
             ElementType::F4E2M1FN => "f4E2M1FN",
+            ElementType::F6E2M3FN => "f6E2M3FN",
+            ElementType::F6E3M2FN => "f6E3M2FN",
             ElementType::F8E4M3FN => "f8E4M3FN",
             ElementType::F8E5M2 => "f8E5M2",
             ElementType::F8E8M0FNU => "f8E8M0FNU",
@@ -61,14 +70,30 @@ impl ElementType {
         ElementType::ALL.into_iter().find(|element| element.name() == name)
     }
 
-    /// The bits of an element in memory: 4 for FP4, 8 for `i1`.
+    /// The bits of an element in memory: 4 for FP4, 6 for FP6, 8 for `i1`.
     pub fn storage_bits(self) -> usize {
         match self {
             ElementType::F4E2M1FN => 4,
+            ElementType::F6E2M3FN | ElementType::F6E3M2FN => 6,
             ElementType::F8E4M3FN | ElementType::F8E5M2 | ElementType::F8E8M0FNU | ElementType::I1 => 8,
             ElementType::F16 | ElementType::BF16 => 16,
             ElementType::F32 | ElementType::I32 => 32,
         }
+    }
+
+    /// The number of elements that are packed in whole bytes: 2 of FP4, 4 of FP6, 1 of other types. The last extent is a
+    /// multiple of it.
+    pub fn packed_count(self) -> usize {
+        match self.storage_bits() {
+            4 => 2,
+            6 => 4,
+            _ => 1,
+        }
+    }
+
+    /// Returns true for `f6E2M3FN` and `f6E3M2FN`.
+    pub fn is_fp6(self) -> bool {
+        matches!(self, ElementType::F6E2M3FN | ElementType::F6E3M2FN)
     }
 
     /// Returns true for the types of arithmetic ops: `f16`, `bf16`, `f32`. Narrower floats must be converted first.
@@ -86,9 +111,9 @@ impl ElementType {
         matches!(self, ElementType::F8E4M3FN | ElementType::F8E8M0FNU)
     }
 
-    /// Returns true for the types of block-scaled data: `f4E2M1FN`, `f8E4M3FN`, `f8E5M2`.
+    /// Returns true for the types of block-scaled data: `f4E2M1FN`, `f6E2M3FN`, `f6E3M2FN`, `f8E4M3FN`, `f8E5M2`.
     pub fn is_block_data(self) -> bool {
-        matches!(self, ElementType::F4E2M1FN | ElementType::F8E4M3FN | ElementType::F8E5M2)
+        self.is_fp6() || matches!(self, ElementType::F4E2M1FN | ElementType::F8E4M3FN | ElementType::F8E5M2)
     }
 
     /// The arithmetic type that represents every value of both types: the type itself if they are equal, else `f32`.

@@ -162,11 +162,12 @@ fn alignments(root: &Root<'_>, read: &[EpilogueOperand], outputs: &[KernelOutput
     let Root { capability, operands, .. } = root;
     let wide = capability.pointer_alignment;
     let vectors = read.iter().filter(|read| read.shape != OperandShape::Scalar).map(|read| read.value);
-    let read = [Some(operands.a), operands.sfa, Some(operands.b), Some(operands.sfb), operands.c]
+    let [of_a, of_b] = capability.operand_alignment;
+    let scales_of_a = operands.sfa.map(|sfa| (sfa, wide));
+    let read = [Some((operands.a, of_a)), scales_of_a, Some((operands.b, of_b)), Some((operands.sfb, wide))]
         .into_iter()
         .flatten()
-        .chain(vectors)
-        .map(|value| (value, wide));
+        .chain(operands.c.into_iter().chain(vectors).map(|value| (value, wide)));
     let written = outputs.iter().flat_map(|output| match output.kind {
         OutputKind::Value { value } => vec![(value, wide)],
         OutputKind::Quantized { codes, scales, .. } => vec![(codes, wide), (scales, wide)],

@@ -212,13 +212,17 @@ pub fn check_grid(built: &BuiltKernel) {
     let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     let name = &built.planned.source.kernel;
     let (mut taken, mut refused) = (0, 0);
+    // At most one column of scale blocks.
+    let rules = capabilities(scaled_mma(built).target.name).expect("a known target");
+    let k_multiple = rules.format(format(scaled_mma(built))).expect("a format of the target").k_multiple;
+    let k = i64::try_from(k_multiple.max(64)).expect("an extent");
     let problems = match &scaled_mma(built).configuration {
         Design::Cutlass(configuration) => cutlass_limits(configuration),
         Design::Hopper(configuration) => hopper_limits(configuration),
     };
     for ([l, m, n], launches) in problems {
         let extent = |extent: u64| i64::try_from(extent).expect("an extent");
-        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k: 64 };
+        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k };
         let answer = kernel.grid(&DEVICE, &problem.extents());
         assert_eq!(answer.is_ok(), launches, "{problem:?}: {answer:?} of {name}");
         assert_eq!(kernel.query(&DEVICE, &problem.extents()).is_ok(), launches, "{problem:?} of {name}");

@@ -221,7 +221,10 @@ impl Generator {
     }
 
     fn scaled_mma(&mut self, m: &Dim) -> Value {
-        let wide = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2];
+        let mut wide = vec![ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2];
+        if self.extended {
+            wide.extend([ElementType::F6E2M3FN, ElementType::F6E3M2FN]);
+        }
         // Ops of the fallback only take the places of kernels, so such programs reuse more of what kernels quantize.
         let often = if self.extended { 9 } else { 4 };
         let reused = match (self.quantized.last().cloned(), self.random.below(10)) {
@@ -418,7 +421,12 @@ impl Generator {
         let codes = if nvfp4 {
             ElementType::F4E2M1FN
         } else {
-            self.random.pick(&[ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2])
+            let six = self.extended && self.random.percent(25);
+            self.random.pick(if six {
+                &[ElementType::F6E2M3FN, ElementType::F6E3M2FN]
+            } else {
+                &[ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2]
+            })
         };
         let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
         let layout = if self.random.percent(80) { ScaleLayout::Blocked } else { ScaleLayout::Linear };

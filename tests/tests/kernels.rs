@@ -1,9 +1,9 @@
 //! Builds kernels for every target without a GPU and checks their instructions, their resources, and whether
 //! their own answers agree with the promises of the plan.
 //!
-//! Each run builds one NVFP4 kernel for each target and one MXFP4 kernel for each family, rotating through
-//! configurations and epilogues. `--features full` builds every default configuration of both formats and every
-//! activation. `dags.rs` builds epilogues of other forms.
+//! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and one kernel with an FP8 operand
+//! for each family of Blackwell, rotating through configurations and epilogues. `--features full` builds every default
+//! configuration of every format and every activation. `dags.rs` builds epilogues of other forms.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ use fourfold::codegen::Extents;
 use fourfold::codegen::cutlass::{CutlassVersion, defaults};
 use fourfold::codegen::{
     Design, Epilogue, Operand as EpilogueOperand, Output, OutputKind, ScaledMmaSpec, Step, StepKind,
-    UNARY_FUNCTIONS, emulate, hopper, select, target,
+    UNARY_FUNCTIONS, capabilities, emulate, hopper, select, target,
 };
 use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape};
 use fourfold::kernels::{BuiltKernel, PlannedKernel, build_input};
@@ -122,6 +122,12 @@ fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Desi
     }
 }
 
+/// Returns the formats of a target of Blackwell that have an FP8 operand.
+fn formats_of_bytes(name: &str) -> Vec<BlockFormat> {
+    let formats = capabilities(name).expect("a known target").formats.into_iter().map(|rules| rules.format);
+    formats.filter(|format| ![format.a, format.b].iter().all(|it| *it == ElementType::F4E2M1FN)).collect()
+}
+
 /// The formats of sm_90a other than FP4 by FP4.
 const HOPPER_FORMATS: [BlockFormat; 7] = [
     BlockFormat::NVFP4.weight_only(ElementType::BF16),
@@ -138,7 +144,11 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
     if cfg!(feature = "full") {
         let mut specs: Vec<ScaledMmaSpec> = TARGETS
             .iter()
-            .flat_map(|name| [BlockFormat::NVFP4, BlockFormat::MXFP4].map(|format| (name, of(name, format))))
+            .flat_map(|name| {
+                let bytes = if *name == hopper::TARGET { Vec::new() } else { formats_of_bytes(name) };
+                let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4].into_iter().chain(bytes);
+                formats.map(move |format| (name, of(name, format)))
+            })
             .flat_map(|(name, defaults)| defaults.into_iter().map(|it| spec(name, &it, usual_epilogue())))
             .collect();
         let of_hopper = HOPPER_FORMATS.into_iter().flat_map(|format| of(hopper::TARGET, format));
@@ -169,6 +179,15 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
         let usual = (turn() / 4 + index).is_multiple_of(2);
         spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
     }));
+    specs.extend(families[..2].iter().enumerate().map(|(index, targets)| {
+        let name = targets[turn() % targets.len()];
+        let formats = formats_of_bytes(name);
+        let configurations = of(name, formats[(turn() / 2 + 3 * index) % formats.len()]);
+        let choice = &configurations[turn() / 2 % configurations.len()];
+        let usual = (turn() + index).is_multiple_of(2);
+        spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
+    }));
+
     // One of the other formats of Hopper, with all tiles.
     let format = HOPPER_FORMATS[turn() % HOPPER_FORMATS.len()];
     specs.push(spec(hopper::TARGET, &of(hopper::TARGET, format)[0], usual_epilogue()));
@@ -191,18 +210,23 @@ fn builds() -> &'static Builds {
     BUILDS.get_or_init(|| {
         let cutlass = cutlass();
         let mut kernels: Vec<PlannedKernel> = specs(cutlass).into_iter().map(planned).collect();
-        let sm120 = designs("sm_120a", BlockFormat::NVFP4, cutlass);
-        let mut crossed = planned(spec("sm_120a", &sm120[0], usual_epilogue()));
+        let sm120 = |format: BlockFormat| designs("sm_120a", format, cutlass);
+        let mut crossed = planned(spec("sm_120a", &sm120(BlockFormat::NVFP4)[0], usual_epilogue()));
         crossed.source.architecture = "100a";
         crossed.source.text.push_str("// for another architecture\n");
         kernels.push(crossed);
-        let mut emulated = planned(spec("sm_120a", &sm120[turn() % sm120.len()], epilogue(turn())));
+        let bytes = formats_of_bytes("sm_120a");
+        let format =
+            if turn().is_multiple_of(2) { BlockFormat::NVFP4 } else { bytes[turn() / 2 % bytes.len()] };
+        let configurations = sm120(format);
+        let choice = &configurations[turn() % configurations.len()];
+        let mut emulated = planned(spec("sm_120a", choice, epilogue(turn())));
         emulated.source = emulate(&emulated.source).expect("the family can be emulated");
         let mut misread = emulated.clone();
-        let map = "register_of_a(int m, int k) { return m / 8 + 2 * (k / 32); }";
+        let map = "register_of_a(int m, int k) { return m / 8 + 2 * (k / (K / 2)); }";
         let prelude = emulated.source.prelude.expect("an emulated source has a prelude");
         assert!(prelude.contains(map), "the prelude contains the map of A");
-        let wrong = prelude.replace(map, "register_of_a(int m, int k) { return 2 * (m / 8) + k / 32; }");
+        let wrong = prelude.replace(map, "register_of_a(int m, int k) { return 2 * (m / 8) + k / (K / 2); }");
         misread.source.prelude = Some(Box::leak(wrong.into_boxed_str()));
         kernels.extend([emulated, misread]);
         // A static is never dropped, so its folder is at a fixed place that the next run clears.
@@ -392,6 +416,16 @@ fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
     configuration.variants.iter().map(of_tile).collect()
 }
 
+/// Returns the name of an element in the opcode of an MMA.
+fn element_of_mma(element: ElementType) -> &'static str {
+    match element {
+        ElementType::F4E2M1FN => "E2M1",
+        ElementType::F8E4M3FN => "E4M3",
+        ElementType::F8E5M2 => "E5M2",
+        other => panic!("no operand is of {other}"),
+    }
+}
+
 #[test]
 fn the_mma_is_that_of_the_format() {
     for built in &builds().good {
@@ -406,8 +440,12 @@ fn the_mma_is_that_of_the_format() {
             ("sm_100a", BlockFormat::NVFP4) => "UTCOMMA.4X",
             ("sm_103a", BlockFormat::NVFP4) => "UTCOMMA.BLOCK16",
             ("sm_100a" | "sm_103a", BlockFormat::MXFP4) => "UTCOMMA",
+            ("sm_100a" | "sm_103a", _) => "UTCQMMA",
             (_, BlockFormat::NVFP4) => "OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X",
-            _ => "OMMA.SF.16864.F32.E2M1.E2M1.E8",
+            (_, BlockFormat::MXFP4) => "OMMA.SF.16864.F32.E2M1.E2M1.E8",
+            (_, BlockFormat { a, b, .. }) => {
+                &format!("QMMA.SF.16832.F32.{}.{}.E8", element_of_mma(a), element_of_mma(b))
+            }
         };
         for mma in mmas {
             assert_eq!(mma.replace(".2CTA", ""), expected, "{target} {format}");
@@ -450,8 +488,9 @@ fn an_emulated_kernel_has_what_stands_for_the_mma_and_no_invalid_path() {
         found.map(|(_, count)| count).sum()
     };
     println!("{}: {:?}, {} traps", built.planned.source.kernel, resources.opcodes, resources.traps);
-    assert!(count("IDP.4A") > 0, "{:?}", resources.opcodes);
-    assert_eq!((count("OMMA"), resources.traps), (0, 0), "{:?}", resources.opcodes);
+    assert!(count(built.planned.source.opcode) > 0, "{:?}", resources.opcodes);
+    let mmas = count("OMMA") + count("QMMA");
+    assert_eq!((mmas, resources.traps), (0, 0), "{:?}", resources.opcodes);
     // In every other way it is the kernel of its target.
     let kernel = Kernel::load(artifact(built)).expect("the library loads without a GPU");
     assert_eq!(kernel.metadata().target, "sm_120a");
@@ -487,12 +526,14 @@ fn assemble(kernel: &PlannedKernel, folder: &Path) -> Result<(), String> {
     run(&toolchain.nvcc, &words("-cubin -arch=sm_90a -o kernel.cubin translated.ptx"))
 }
 
-/// A third of the kernels in each run, which rotates once a day. `--features full` takes all of them.
+/// A third of the kernels in each run, which rotates once a day. `--features full` takes all of them. The formats with an
+/// FP8 operand take turns.
 #[test]
 fn every_default_kernel_with_tensor_memory_is_rewritten_for_hopper() {
     // Two compilers at a time are enough for the machine's memory.
     let _ = builds();
-    let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4];
+    let bytes = formats_of_bytes("sm_100a");
+    let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4, bytes[turn() / 3 % bytes.len()]];
     let of = |name| formats.map(|format| designs(name, format, cutlass())).concat();
     let kernels: Vec<PlannedKernel> = ["sm_100a", "sm_103a"]
         .into_iter()
@@ -503,7 +544,7 @@ fn every_default_kernel_with_tensor_memory_is_rewritten_for_hopper() {
             kernel
         })
         .collect();
-    assert!(kernels.len() >= 12, "{} kernels", kernels.len());
+    assert!(kernels.len() >= 18, "{} kernels", kernels.len());
     let thirds = kernels.into_iter().enumerate();
     let is_due = |(index, _): &(usize, PlannedKernel)| cfg!(feature = "full") || index % 3 == turn() % 3;
     let kernels: Vec<PlannedKernel> = thirds.filter(is_due).map(|(_, kernel)| kernel).collect();
@@ -544,7 +585,8 @@ fn a_grid_that_no_launch_takes_is_refused_and_one_at_the_limit_is_not() {
 
 #[test]
 fn scales_lie_in_tensor_memory_where_the_rule_says() {
-    let of_tcgen05 = builds().good.iter().filter(|built| built.planned.source.opcode == "UTCOMMA");
+    let of_tcgen05 =
+        builds().good.iter().filter(|built| ["UTCOMMA", "UTCQMMA"].contains(&built.planned.source.opcode));
     let mut checked = 0;
     for built in of_tcgen05 {
         check_tensor_memory(built, &disassembled(built));

@@ -207,17 +207,13 @@ impl BlockRule {
 
     /// Orders codes by their values, -0 below +0.
     fn rank(&self, code: u8) -> i32 {
-        let sign = if self.element == ElementType::F4E2M1FN { 0x08 } else { 0x80 };
+        let sign = 1 << (self.element.storage_bits() - 1);
         let magnitude = i32::from(code & (sign - 1));
         if code & sign == 0 { magnitude } else { -magnitude - 1 }
     }
 
     fn mx_element(&self) -> MxElement {
-        match self.element {
-            ElementType::F8E4M3FN => MxElement::E4M3,
-            ElementType::F8E5M2 => MxElement::E5M2,
-            _ => MxElement::E2M1,
-        }
+        MxElement::of(self.element).unwrap_or(MxElement::E2M1)
     }
 }
 

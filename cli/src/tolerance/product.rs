@@ -113,10 +113,12 @@ impl KernelRun<'_> {
 
 /// Returns the codes with every sign cleared.
 fn without_signs(tensor: &Tensor) -> Vec<u8> {
-    let mask: [u8; 2] = match tensor.element() {
-        ElementType::F4E2M1FN => [0x77; 2],
-        element if element.is_half() => [0xFF, 0x7F],
-        _ => [0x7F; 2],
+    let mask: &[u8] = match tensor.element() {
+        ElementType::F4E2M1FN => &[0x77],
+        // Bits 5, 11, 17 and 23 of three bytes.
+        element if element.is_fp6() => &[0xDF, 0xF7, 0x7D],
+        element if element.is_half() => &[0xFF, 0x7F],
+        _ => &[0x7F],
     };
     tensor.bytes().iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte & mask).collect()
 }

@@ -31,6 +31,8 @@ fn element(data: &Tensor, index: usize) -> Option<f32> {
     let pair = || u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]);
     Some(match data.element() {
         ElementType::F4E2M1FN => numeric::e2m1_to_f32(numeric::e2m1_at(bytes, index)),
+        ElementType::F6E2M3FN => numeric::e2m3_to_f32(numeric::code_at(bytes, index, 6)),
+        ElementType::F6E3M2FN => numeric::e3m2_to_f32(numeric::code_at(bytes, index, 6)),
         ElementType::F8E4M3FN => numeric::e4m3_to_f32(bytes[index]),
         ElementType::F8E5M2 => numeric::e5m2_to_f32(bytes[index]),
         ElementType::F16 => numeric::f16_bits_to_f32(pair()),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use fourfold::Compiled;
 use fourfold_executor::{Ran, RunOptions};
-use fourfold_ir::{ScaleLayout, Tensor, Value, bind, sample};
+use fourfold_ir::{ElementType, ScaleLayout, Tensor, Value, bind, sample};
 use fourfold_scheduler::ScaledMmaPlan;
 
 use super::{Candidate, extents};
@@ -20,13 +20,25 @@ enum Shows {
     /// The padding lies beside the scales of a row and meets operands that are zero. Zero times NaN is NaN, so
     /// every element of D is NaN, on every target.
     Everywhere,
-    /// The padding lies below the last row only: no element may change.
+    /// The padding lies below the last row only, or the kernel does not use it: no element may change.
     Nowhere,
 }
 
 /// The targets on which a row of scales affects only its own row of D. The rule is not applied to targets on which no
 /// GPU has confirmed this.
 const ROWS_ARE_APART: [&str; 1] = ["sm_90a"];
+
+/// The targets whose kernels with FP8 operands compute sums that are not finite again, from the elements within K.
+const FP8_IS_RECOMPUTED: [&str; 1] = ["sm_90a"];
+
+/// Returns the effect of padding beside the scales of rows.
+fn beside(plan: &ScaledMmaPlan, target: &str) -> Shows {
+    let is_fp8 = |element| matches!(element, ElementType::F8E4M3FN | ElementType::F8E5M2);
+    match FP8_IS_RECOMPUTED.contains(&target) && [plan.format.a, plan.format.b].into_iter().any(is_fp8) {
+        true => Shows::Nowhere,
+        false => Shows::Everywhere,
+    }
+}
 
 /// Runs again with NaN as the padding of blocked scales, for kernels that must show it, or, if there are none,
 /// for kernels that must not.
@@ -40,11 +52,12 @@ pub(super) fn nan_rows(
     let program = compiled.planned().program();
     let partition = compiled.planned().partition();
     let module = program.module();
-    let padding = |name: &str| {
+    let target = partition.target.as_str();
+    let padding = |name: &str, plan: &ScaledMmaPlan| {
         let tensor = tensors.get(name).filter(|tensor| tensor.layout() == Some(ScaleLayout::Blocked))?;
         match tensor.dims() {
             _ if tensor.count() == 0 => None,
-            [.., columns] if !columns.is_multiple_of(4) => Some(Shows::Everywhere),
+            [.., columns] if !columns.is_multiple_of(4) => Some(beside(plan, target)),
             [.., rows, _] if !rows.is_multiple_of(128) => Some(Shows::Nowhere),
             _ => None,
         }
@@ -54,14 +67,14 @@ pub(super) fn nan_rows(
             let is_given = |value: &Value| module.defining_op(*value).is_none();
             let mut given = plan.sfa.into_iter().chain([plan.sfb]).filter(is_given);
             let ran = report.segments[*segment].ran;
-            given.any(|value| padding(module.name_of(value)) == Some(shows))
+            given.any(|value| padding(module.name_of(value), plan) == Some(shows))
                 && (ran == "kernel" || ran == "emulated")
         });
         kernels.collect()
     };
     let mut shows = Shows::Everywhere;
     let mut kernels = concerned(shows);
-    if kernels.is_empty() && ROWS_ARE_APART.contains(&partition.target.as_str()) {
+    if kernels.is_empty() && ROWS_ARE_APART.contains(&target) {
         shows = Shows::Nowhere;
         kernels = concerned(shows);
     }

@@ -89,7 +89,7 @@ fn every_suite_runs_on_the_device_as_planned() {
     let report = json(&output);
     assert_eq!((&report["ok"], &report["target"]), (&true.into(), &"sm_90a".into()));
     let programs = report["programs"].as_array().expect("programs");
-    let names = ["smoke", "reduce_long", "softmax", "transpose", "norm_quant", "blocks"];
+    let names = ["smoke", "reduce_long", "softmax", "transpose", "norm_quant", "blocks", "formats"];
     for name in names {
         assert!(programs.iter().any(|program| program["suite"] == name), "{name}");
     }
@@ -111,7 +111,8 @@ blocks  Blocks of models with NVFP4 linears, against the same blocks in bf16
     let listed = json(&fourfold(&["bench", "--list", "--json"]));
     let suites = listed["suites"].as_array().expect("suites");
     let found: Vec<&str> = suites.iter().filter_map(|suite| suite["suite"].as_str()).collect();
-    let all = ["smoke", "reduce_short", "reduce_long", "softmax", "transpose", "norm_quant", "blocks"];
+    let all =
+        ["smoke", "reduce_short", "reduce_long", "softmax", "transpose", "norm_quant", "blocks", "formats"];
     assert_eq!(found, all);
     let quick = json(&fourfold(&["bench", "--list", "--quick", "--suite", "reduce_short", "--json"]));
     let sizes = &quick["suites"][0]["cases"][0]["sizes"];

@@ -363,15 +363,15 @@ const DEVICE: &str = "fir 1
 ; tensor: i = bytes 0:24 in \"indices\"
 func @device(
     %x: tensor<[M, 64], f32>, %i: tensor<[R], i32>, param %w: tensor<[48, 64], f32>,
-    %a: tensor<[M, 64], f8E4M3FN>, %sfa: tensor<[M, 2], f8E8M0FNU, blocked>,
-    param %b: tensor<[32, 64], f8E4M3FN>, param %sfb: tensor<[32, 2], f8E8M0FNU, blocked>
+    %a: tensor<[M, 48], f4E2M1FN>, %sfa: tensor<[M, 3], f8E4M3FN, blocked>,
+    param %b: tensor<[32, 48], f4E2M1FN>, param %sfb: tensor<[32, 3], f8E4M3FN, blocked>
 ) {
   %n = neg %x : tensor<[M, 64], f32>
   %rows = gather %n, %i {axis = 0} : tensor<[R, 64], f32>
   %v = reshape %rows : tensor<[1, R, 64], f32>
   %p = mma %n, %w : tensor<[M, 48], f32>
   %q = mma %p, %p : tensor<[M, M], f32>
-  %s = scaled_mma %a, %sfa, %b, %sfb {block = 32} : tensor<[M, 32], f32>
+  %s = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[M, 32], f32>
   return %v, %q, %s
 }
 ";

@@ -4,6 +4,8 @@ use std::fmt;
 
 use fourfold_ir::{BlockFormat, ElementType};
 
+pub use super::format::{Format, Fp6, Fp8};
+
 /// The architecture tag of a kernel. It differs from the compilation target: `Sm100` also serves `sm_103a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
@@ -13,108 +15,6 @@ pub enum Family {
     Sm103,
     /// mma.sync: RTX 50, RTX PRO, DGX Spark.
     Sm120,
-}
-
-/// An 8-bit float of an MXFP8 operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fp8 {
-    /// e4m3
-    E4m3,
-    /// e5m2
-    E5m2,
-}
-
-/// A 6-bit float of an MXFP6 operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fp6 {
-    /// e2m3
-    E2m3,
-    /// e3m2
-    E3m2,
-}
-
-/// The elements and scales of one operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// e2m1, a ue4m3 scale per 16.
-    Nvfp4,
-    /// e2m1, a ue8m0 scale per 32.
-    Mxfp4,
-    /// e4m3 or e5m2, a ue8m0 scale per 32.
-    Mxfp8(Fp8),
-    /// e2m3 or e3m2, a ue8m0 scale per 32.
-    Mxfp6(Fp6),
-    /// NVFP4, spelled as a tuple for the Sm103 collectives.
-    UltraNvfp4,
-    /// MXFP4, spelled as a tuple for the Sm103 collectives.
-    UltraMxfp4,
-}
-
-impl Format {
-    /// The number of elements along K per scale: 16 or 32.
-    pub fn scale_vector(self) -> u32 {
-        match self {
-            Format::Nvfp4 | Format::UltraNvfp4 => 16,
-            Format::Mxfp4 | Format::Mxfp8(_) | Format::Mxfp6(_) | Format::UltraMxfp4 => 32,
-        }
-    }
-
-    /// The hardware's name of the scale type: `ue4m3` or `ue8m0`.
-    pub fn scale_text(self) -> &'static str {
-        match self.scale_vector() {
-            16 => "ue4m3",
-            _ => "ue8m0",
-        }
-    }
-
-    /// The element type in a program; `None` for 6-bit floats, which programs do not support.
-    pub fn element(self) -> Option<ElementType> {
-        match self {
-            Format::Nvfp4 | Format::Mxfp4 | Format::UltraNvfp4 | Format::UltraMxfp4 => {
-                Some(ElementType::F4E2M1FN)
-            }
-            Format::Mxfp8(Fp8::E4m3) => Some(ElementType::F8E4M3FN),
-            Format::Mxfp8(Fp8::E5m2) => Some(ElementType::F8E5M2),
-            Format::Mxfp6(_) => None,
-        }
-    }
-
-    /// The name of the element type. Programs do not support 6-bit floats yet; their names are MLIR's.
-    pub(crate) fn element_name(self) -> &'static str {
-        match (self.element(), self) {
-            (Some(element), _) => element.name(),
-            (None, Format::Mxfp6(Fp6::E2m3)) => "f6E2M3FN",
-            (None, _) => "f6E3M2FN",
-        }
-    }
-
-    /// The bits of an element in global memory: 4, 6 or 8.
-    pub fn bits(self) -> u32 {
-        match self {
-            Format::Nvfp4 | Format::Mxfp4 | Format::UltraNvfp4 | Format::UltraMxfp4 => 4,
-            Format::Mxfp6(_) => 6,
-            Format::Mxfp8(_) => 8,
-        }
-    }
-
-    /// Returns whether the format is one of the Sm103 tuples.
-    pub fn is_ultra(self) -> bool {
-        matches!(self, Format::UltraNvfp4 | Format::UltraMxfp4)
-    }
-
-    /// The C++ type that the collective builder expects.
-    pub fn type_text(self) -> &'static str {
-        match self {
-            Format::Nvfp4 => "cutlass::nv_float4_t<cutlass::float_e2m1_t>",
-            Format::Mxfp4 => "cutlass::mx_float4_t<cutlass::float_e2m1_t>",
-            Format::Mxfp8(Fp8::E4m3) => "cutlass::mx_float8_t<cutlass::float_e4m3_t>",
-            Format::Mxfp8(Fp8::E5m2) => "cutlass::mx_float8_t<cutlass::float_e5m2_t>",
-            Format::Mxfp6(Fp6::E2m3) => "cutlass::mx_float6_t<cutlass::float_e2m3_t>",
-            Format::Mxfp6(Fp6::E3m2) => "cutlass::mx_float6_t<cutlass::float_e3m2_t>",
-            Format::UltraNvfp4 => "cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue4m3_t>",
-            Format::UltraMxfp4 => "cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue8m0_t>",
-        }
-    }
 }
 
 /// One operand, as the kernel reads it.
@@ -129,15 +29,9 @@ pub struct Operand {
 }
 
 impl Operand {
-    /// A K-major operand with the format's default alignment: 32 for FP4 by FP4, 16 for FP8, 128 for FP6. FP4
-    /// by a wider operand also needs 128.
-    pub fn k_major(format: Format) -> Operand {
-        let alignment = match format.bits() {
-            4 => 32,
-            6 => 128,
-            _ => 16,
-        };
-        Operand { format, k_major: true, alignment }
+    /// A K-major operand of a kind of instruction, with the alignment that the kind requires.
+    pub fn k_major(format: Format, kind: Kind) -> Operand {
+        Operand { format, k_major: true, alignment: kind.alignment(format) }
     }
 }
 
@@ -150,6 +44,27 @@ pub enum Kind {
     Mxf4,
     /// Any mix of 8, 6 and 4 bits. Each element takes a byte of shared memory.
     Mxf8f6f4,
+}
+
+impl Kind {
+    /// The kind that the builder deduces for a pair of formats.
+    pub fn of(a: Format, b: Format) -> Kind {
+        match (a.bits(), b.bits()) {
+            (4, 4) if a.scale_vector().min(b.scale_vector()) == 16 => Kind::Nvf4,
+            (4, 4) => Kind::Mxf4,
+            _ => Kind::Mxf8f6f4,
+        }
+    }
+
+    /// The alignment of rows that an operand needs, in elements. TMA spreads 4 and 6 bits over bytes, 128 elements at a
+    /// time.
+    pub fn alignment(self, format: Format) -> u32 {
+        match (self, format.bits()) {
+            (Kind::Nvf4 | Kind::Mxf4, _) => 32,
+            (Kind::Mxf8f6f4, 8) => 16,
+            (Kind::Mxf8f6f4, _) => 128,
+        }
+    }
 }
 
 /// The cluster: CTAs that share tiles through multicast, along M and N.
@@ -382,7 +297,7 @@ impl Configuration {
         Configuration { c, d, ..self.clone() }
     }
 
-    /// The format in a program; `None` if programs do not support it: unequal scales, 6-bit floats.
+    /// The format in a program; `None` if programs do not support it: unequal scales.
     pub fn block_format(&self) -> Option<BlockFormat> {
         let (a, b) = (self.a.format, self.b.format);
         let scale = match a.scale_vector() {
@@ -390,7 +305,7 @@ impl Configuration {
             _ => ElementType::F8E8M0FNU,
         };
         let same = a.scale_vector() == b.scale_vector();
-        same.then_some(BlockFormat { a: a.element()?, b: b.element()?, scale, block: a.scale_vector() })
+        same.then_some(BlockFormat { a: a.element(), b: b.element(), scale, block: a.scale_vector() })
     }
 
     /// A readable name: family, tile, SMs, cluster, and every non-default part. Element types are not
@@ -449,13 +364,9 @@ impl Configuration {
 
     /// The kind of MMA instruction: the mainloop's if its tag names one, otherwise the builder's deduction.
     pub fn kind(&self) -> Kind {
-        match (self.mainloop, self.a.format, self.b.format) {
-            (Mainloop::Sm100(kind) | Mainloop::Sm120 { kind, .. }, ..) => kind,
-            (_, a, b) if a.bits() == 4 && b.bits() == 4 => match a.scale_vector().min(b.scale_vector()) {
-                16 => Kind::Nvf4,
-                _ => Kind::Mxf4,
-            },
-            _ => Kind::Mxf8f6f4,
+        match self.mainloop {
+            Mainloop::Sm100(kind) | Mainloop::Sm120 { kind, .. } => kind,
+            _ => Kind::of(self.a.format, self.b.format),
         }
     }
 

@@ -27,43 +27,43 @@ pub fn spills(configuration: &Configuration) -> u32 {
     }
 }
 
-/// The formats with default kernels: FP4 by FP4.
+/// The formats of A and B of a default kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fp4 {
-    Nv,
-    Mx,
+struct Pair {
+    a: Format,
+    b: Format,
 }
 
-impl Fp4 {
-    fn of(format: BlockFormat) -> Option<Fp4> {
-        match format {
-            BlockFormat::NVFP4 => Some(Fp4::Nv),
-            BlockFormat::MXFP4 => Some(Fp4::Mx),
-            _ => None,
+impl Pair {
+    /// NVFP4, or FP4 and FP8 with MX scales in any combination.
+    fn of(format: BlockFormat) -> Option<Pair> {
+        if format == BlockFormat::NVFP4 {
+            return Some(Pair { a: Format::Nvfp4, b: Format::Nvfp4 });
         }
-    }
-
-    fn operand(self) -> Operand {
-        Operand::k_major(match self {
-            Fp4::Nv => Format::Nvfp4,
-            Fp4::Mx => Format::Mxfp4,
-        })
+        let pair = Pair { a: Format::mx(format.a)?, b: Format::mx(format.b)? };
+        (format.scale == ElementType::F8E8M0FNU && format.block == 32).then_some(pair)
     }
 
     fn kind(self) -> Kind {
-        match self {
-            Fp4::Nv => Kind::Nvf4,
-            Fp4::Mx => Kind::Mxf4,
-        }
+        Kind::of(self.a, self.b)
     }
+
+    fn operands(self) -> [Operand; 2] {
+        [self.a, self.b].map(|format| Operand::k_major(format, self.kind()))
+    }
+}
+
+/// A and B of a format, K-major, with their alignments; `None` for a format without default kernels.
+pub fn operands(format: BlockFormat) -> Option<[Operand; 2]> {
+    Pair::of(format).map(Pair::operands)
 }
 
 /// The default kernel of a family for a tile, with a bf16 D and no C; `None` for a format without defaults.
 pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Option<Configuration> {
-    let fp4 = Fp4::of(format)?;
+    let pair = Pair::of(format)?;
     Some(match family {
-        Family::Sm100 | Family::Sm103 => sm100(fp4, tile),
-        Family::Sm120 => sm120(fp4, tile),
+        Family::Sm100 | Family::Sm103 => sm100(pair, tile),
+        Family::Sm120 => sm120(pair, tile),
     })
 }
 
@@ -100,36 +100,37 @@ pub(crate) fn with_room(
     (Configuration { tile: [m, n, SHORT], ..chosen }, Some(why))
 }
 
-fn sm100(fp4: Fp4, tile: [u32; 3]) -> Configuration {
+fn sm100(pair: Pair, tile: [u32; 3]) -> Configuration {
     // Rule 7 permits no other number of SMs.
     let sms = if tile[0] == 256 { Sms::Two } else { Sms::One };
     Configuration {
         family: Family::Sm100,
         cluster: Cluster::Static([sms.count(), 1]),
         sms,
-        mainloop: Mainloop::Sm100(fp4.kind()),
+        mainloop: Mainloop::Sm100(pair.kind()),
         epilogue: Epilogue {
             schedule: EpilogueSchedule::Tma,
             sms,
             grouped: false,
             // The builder's choice at N = 256 spills and costs stages. With 32 columns, NVFP4 scales do not
             // fit in tensor memory (rule 34).
-            tile: (tile[1] == 256).then_some(match fp4 {
-                Fp4::Nv => [128, 64],
-                Fp4::Mx => [128, 32],
+            tile: (tile[1] == 256).then_some(match pair.kind() {
+                Kind::Nvf4 => [128, 64],
+                Kind::Mxf4 | Kind::Mxf8f6f4 => [128, 32],
             }),
             class: OperatorClass::BlockScaledTensorOp,
         },
         scheduler: TileScheduler::Default,
-        ..sm120(fp4, tile)
+        ..sm120(pair, tile)
     }
 }
 
-fn sm120(fp4: Fp4, tile: [u32; 3]) -> Configuration {
+fn sm120(pair: Pair, tile: [u32; 3]) -> Configuration {
+    let [a, b] = pair.operands();
     Configuration {
         family: Family::Sm120,
-        a: fp4.operand(),
-        b: fp4.operand(),
+        a,
+        b,
         tile,
         cluster: Cluster::Static([1, 1]),
         sms: Sms::One,

@@ -4,6 +4,7 @@
 pub mod configuration;
 pub mod defaults;
 mod epilogue_tile;
+mod format;
 pub mod grid;
 pub mod rules;
 pub mod stages;

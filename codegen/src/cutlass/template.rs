@@ -46,7 +46,16 @@ fn headers(family: Family) -> &'static [&'static str] {
 #[derive(Serialize)]
 pub(crate) struct Context {
     headers: &'static [&'static str],
-    operand_type: &'static str,
+    /// The types of the kernel's A and B, with their scales.
+    pair_a: &'static str,
+    pair_b: &'static str,
+    /// The types of their elements in memory, and the alignments of rows in elements.
+    code_a: &'static str,
+    code_b: &'static str,
+    alignment_a: u32,
+    alignment_b: u32,
+    /// The multiple of K that CUTLASS itself does not check: whole scales. 1 if it does.
+    k_multiple: u32,
     operands: Vec<Node>,
     /// The position of D among the results, or -1.
     result_of_d: i64,
@@ -130,10 +139,20 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         (Some(_), _) => Some("p.c".to_owned()),
         (None, operand) => operand.map(|operand| format!("p.operands[{operand}]")),
     };
+    let (kernel_a, kernel_b) = match configuration.swapped {
+        true => (configuration.b, configuration.a),
+        false => (configuration.a, configuration.b),
+    };
+    let vector = kernel_a.format.scale_vector();
     Context {
         headers: headers(configuration.family),
-        // A and B have one format wherever defaults exist.
-        operand_type: configuration.a.format.type_text(),
+        pair_a: kernel_a.format.type_text(),
+        pair_b: kernel_b.format.type_text(),
+        code_a: kernel_a.format.code_text(),
+        code_b: kernel_b.format.code_text(),
+        alignment_a: kernel_a.alignment,
+        alignment_b: kernel_b.alignment,
+        k_multiple: if kernel_a.alignment.max(kernel_b.alignment) < vector { vector } else { 1 },
         operands: nodes(epilogue),
         result_of_d: result_of_d.map_or(-1, |index| index as i64),
         has_d: d.is_some(),

@@ -23,32 +23,57 @@ const WITH_TENSOR_MEMORY: [&str; 2] = ["sm_100a", "sm_103a"];
 /// The target of the emulating GPU.
 pub const EMULATOR: &str = "sm_90a";
 
-/// Replaces the MMA instruction and the 4-bit TMA type. Checks its fragment layout against CuTe's at compile
-/// time.
-static PRELUDE: LazyLock<String> =
-    LazyLock::new(|| format!("{HEAD}\n{}", include_str!("../cutlass/emulation.cuh")));
+/// Replaces the MMA instructions and the 4-bit TMA types. Checks fragment layouts against CuTe's at compile time.
+static PRELUDE: LazyLock<String> = LazyLock::new(|| {
+    let parts = [
+        HEAD,
+        ELEMENTS,
+        include_str!("../cutlass/emulation.cuh"),
+        COPIES,
+        include_str!("../cutlass/emulation_bytes.cuh"),
+    ];
+    parts.join("\n")
+});
 
-/// Replaces the 4-bit TMA type and the tensor copies of CTA pairs, and reads faults. With `FOURFOLD_LIBRARY` it is
+/// Decodes the elements of mxf8f6f4.
+const ELEMENTS: &str = include_str!("elements.cuh");
+
+/// Lays out copies of 4-bit codes that TMA would spread over bytes.
+const COPIES: &str = include_str!("copies.cuh");
+
+/// Replaces the 4-bit TMA types and the tensor copies of CTA pairs, and reads faults. With `FOURFOLD_LIBRARY` it is
 /// instead the functions that rewritten instructions call.
 static TENSOR_MEMORY: LazyLock<String> = LazyLock::new(|| {
     let state = include_str!("tensor_memory/state.cuh");
     let library = [
         state,
         include_str!("tensor_memory/ptx.cuh"),
+        ELEMENTS,
         include_str!("tensor_memory/device.cuh"),
         include_str!("tensor_memory/mma.cuh"),
         include_str!("tensor_memory/functions.cuh"),
     ];
-    let prelude =
-        [HEAD, include_str!("tensor_memory/prelude.cuh"), state, include_str!("tensor_memory/host.cuh")];
+    let prelude = [
+        HEAD,
+        COPIES,
+        include_str!("tensor_memory/prelude.cuh"),
+        state,
+        include_str!("tensor_memory/host.cuh"),
+    ];
     format!("#ifdef FOURFOLD_LIBRARY\n{}\n#else\n{}\n#endif\n", library.join("\n"), prelude.join("\n"))
 });
 
-/// The SASS name of the integer dot product that replaces the MMA instruction.
+/// The SASS name of the integer dot product that replaces the MMA of FP4 by FP4.
 const DOT_PRODUCT: &str = "IDP.4A";
 
+/// The SASS name of the addition that replaces other MMAs, whose products are exact in f32.
+const ADDITION: &str = "DADD";
+
+/// The opcodes of MMAs whose elements have a byte each.
+const OF_BYTES: [&str; 2] = ["UTCQMMA", "QMMA.SF"];
+
 /// The version of the rewriting of PTX, for cache keys. Raise it whenever its result changes.
-const TRANSLATION: u32 = 1;
+const TRANSLATION: u32 = 2;
 
 /// A kernel without an MMA only needs to know that it is emulated: it then converts to e2m1 in software.
 const WITHOUT_PRODUCT: &str = "#define FOURFOLD_EMULATED 1\n";
@@ -60,11 +85,12 @@ const WITHOUT_PRODUCT: &str = "#define FOURFOLD_EMULATED 1\n";
 /// instruction, the 4-bit TMA type, or the hardware's order of accumulation.
 pub fn emulate(source: &KernelSource) -> Option<KernelSource> {
     let translation = Translation { from: source.architecture, version: TRANSLATION };
+    let product = if OF_BYTES.contains(&source.opcode) { ADDITION } else { DOT_PRODUCT };
     let (opcode, prelude, translation) = match source.kind {
         KernelKind::ScaledMma if WITH_TENSOR_MEMORY.contains(&source.target) => {
-            (DOT_PRODUCT, TENSOR_MEMORY.as_str(), Some(translation))
+            (product, TENSOR_MEMORY.as_str(), Some(translation))
         }
-        KernelKind::ScaledMma => (DOT_PRODUCT, PRELUDE.as_str(), None),
+        KernelKind::ScaledMma => (product, PRELUDE.as_str(), None),
         KernelKind::BlockQuantize | KernelKind::Row | KernelKind::Move | KernelKind::Column => {
             (block_quantize::STORE, WITHOUT_PRODUCT, None)
         }

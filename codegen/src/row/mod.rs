@@ -31,6 +31,9 @@ pub struct Configuration {
     pub turns: u32,
     /// CTAs that an SM holds at once.
     pub ctas: u32,
+    /// True if a CTA computes row after row, and reads the next one while it computes one. Otherwise other CTAs of the
+    /// SM read their rows meanwhile, which takes fewer registers.
+    pub is_persistent: bool,
     /// True if rows that registers do not hold are kept in shared memory. A CTA then has one row.
     pub is_stored: bool,
 }
@@ -65,40 +68,26 @@ impl Configuration {
         let groups = groups.next_power_of_two() as u32;
         let matrices = program.operands.iter().filter(|operand| operand.shape == RowShape::Matrix);
         let bytes: u32 = matrices.map(|operand| values * operand.element.storage_bits() as u32 / 8).sum();
-        let stored = phases::stored(program, template::keeps_shared(target));
-        let stored = stored.into_iter().map(|operand| &program.operands[operand]);
+        let stored = phases::stored(program).into_iter().map(|operand| &program.operands[operand]);
         let bits: u64 = stored.map(|operand| operand.element.storage_bits() as u64).sum();
         let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
-        let (row_threads, turns, ctas) = match block {
+        let rows = match block {
             Some(_) => quantizing(groups, bytes, has_reductions),
-            None => {
-                // A turn and its successor stay in at most 64 registers, as do two turns of kept 16-bit results.
-                let keeps = !phases::kept(program).is_empty();
-                let is_small = bytes <= 16;
-                let limit = if !keeps {
-                    4
-                } else if is_small {
-                    2
-                } else {
-                    1
-                };
-                let most = (128 / bytes.max(16)).clamp(1, limit).next_power_of_two();
-                match has_reductions {
-                    true => plain(groups, most, keeps, [is_small, is_small || bits == 0]),
-                    false => elementwise(groups, most),
-                }
-            }
+            None if has_reductions => Reducing::of(program, bytes, bits == 0).rows(groups),
+            None => elementwise(groups, bytes),
         };
-        let least = if block.is_none() && ctas == 4 { 256 } else { 128 };
+        let Rows { row_threads, turns, ctas, is_persistent } = rows;
+        let least = if block.is_none() && (4..=8).contains(&ctas) { 256 } else { 128 };
         let threads = row_threads.max(least);
         let is_long = columns.is_none_or(|columns| columns > u64::from(row_threads * values * turns));
         let is_stored = is_long && bits > 0 && threads == row_threads;
+        let usual = Configuration { threads, row_threads, values, turns, ctas, is_persistent, is_stored };
         match columns {
             Some(columns) if is_stored => {
                 let (threads, turns, ctas) = stored_rows(columns * bits / 8, bytes, block.is_some(), target);
-                Configuration { threads, row_threads: threads, values, turns, ctas, is_stored }
+                Configuration { threads, row_threads: threads, turns, ctas, ..usual }
             }
-            _ => Configuration { threads, row_threads, values, turns, ctas, is_stored },
+            _ => usual,
         }
     }
 
@@ -114,56 +103,97 @@ impl Configuration {
     }
 }
 
-/// The threads per row, turns and CTAs of a program that quantizes rows of so many blocks. Most leave 80 registers per
-/// thread, since 64 do not hold the values of two blocks and the next ones.
-fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> (u32, u32, u32) {
-    match groups {
+/// Threads per row, turns, CTAs per SM, and `Configuration::is_persistent`.
+struct Rows {
+    row_threads: u32,
+    turns: u32,
+    ctas: u32,
+    is_persistent: bool,
+}
+
+/// The rows of a program that quantizes, of so many blocks. Most leave 80 registers per thread or more, since 64 do not
+/// hold the values of two blocks and the next ones.
+fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> Rows {
+    let (row_threads, turns, ctas) = match groups {
         _ if !has_reductions => (groups.min(128), 1, 6),
         0..=128 => (groups, 1, 8),
         256 => (256, 1, 3),
-        512 if bytes <= 32 => (256, 2, 3),
+        512 if bytes <= 32 => (256, 2, 2),
         512 => (512, 1, 2),
         1024 if bytes <= 32 => (512, 2, 1),
         _ => (1024, 1, 1),
-    }
+    };
+    Rows { row_threads, turns, ctas, is_persistent: true }
 }
 
 /// The threads, turns and CTAs of rows that take `row_bytes` of shared memory.
 ///
-/// While one CTA of an SM computes, the copies of others are in flight. Three CTAs of up to 75 KB fit an SM. If half of
-/// their copies are in flight, those of softmax over 32768 bf16 elements are 48 KB: two CTAs share a row and copy 32 KB
-/// each. Where no cluster shares a long row, fewer CTAs have more threads.
+/// While one CTA of an SM computes, the copies of others are in flight. Three CTAs of up to 75 KB fit an SM. Where no
+/// cluster shares a long row, fewer CTAs have more threads.
 fn stored_rows(row_bytes: u64, bytes: u32, quantizes: bool, target: &Target) -> (u32, u32, u32) {
     let turns = if bytes <= 32 { 2 } else { 1 };
     let fits = u64::from(target.shared_memory) / row_bytes.max(1);
     match (quantizes, target.cluster_ctas > 1 || fits >= 4) {
         (true, true) => (256, 1, 3),
         (true, false) => (512, 1, 1),
+        (false, true) if bytes <= 16 && fits >= 3 => (256, 4, 3),
+        (false, true) if bytes <= 16 => (512, 1, 3),
         (false, true) => (256, turns, 4),
         (false, false) if fits >= 2 => (512, turns, 2),
         (false, false) => (1024, 1, 1),
     }
 }
 
-/// The same of elementwise programs, given the most turns whose elements stay in 64 registers.
-fn elementwise(groups: u32, most: u32) -> (u32, u32, u32) {
+/// The rows of an elementwise program, whose threads read so many bytes per turn: at most 64 bytes in registers, and as
+/// many of the next turn.
+fn elementwise(groups: u32, bytes: u32) -> Rows {
     let row_threads = groups.min(512);
-    (row_threads, (groups / row_threads).min(most), if row_threads == 512 { 2 } else { 4 })
+    let turns = (groups / row_threads).min(turns_of_bytes(bytes, 4));
+    Rows { row_threads, turns, ctas: if row_threads == 512 { 2 } else { 4 }, is_persistent: true }
 }
 
-/// The same of other programs. `keeps`: results stay in registers. `is_small`: a thread reads 16 bytes per turn.
-/// `fits`: rows of 16384 elements do not leave the registers for shared memory.
-fn plain(groups: u32, most: u32, keeps: bool, [is_small, fits]: [bool; 2]) -> (u32, u32, u32) {
-    match groups {
-        0..=128 if keeps && is_small => (groups, 1, 10),
-        0..=256 => (groups, 1, 4),
-        512 if is_small => (256, 2, 4),
-        512 => (512, 1, 2),
-        1024 => (512, most.min(2), 2),
-        2048 if most == 4 && fits => (512, 4, 2),
-        _ if fits => (1024, most.min(2), 1),
-        _ => (512, most.min(2), 2),
+/// A program that reduces and does not quantize.
+struct Reducing {
+    /// Bytes that a thread reads per turn.
+    bytes: u32,
+    /// True if results stay in registers.
+    keeps: bool,
+    /// True if rows are combined with a vector. With few registers it is loaded only after the reductions, which takes
+    /// longer where few rows leave an SM idle meanwhile.
+    has_vectors: bool,
+    /// True if no phase reads an operand again.
+    is_read_once: bool,
+}
+
+impl Reducing {
+    fn of(program: &RowProgram, bytes: u32, is_read_once: bool) -> Reducing {
+        let has_vectors = program.operands.iter().any(|operand| operand.shape == RowShape::Row);
+        Reducing { bytes, keeps: !phases::kept(program).is_empty(), has_vectors, is_read_once }
     }
+
+    fn rows(self, groups: u32) -> Rows {
+        // 64 registers hold four turns of 16 bytes.
+        let is_small = self.bytes <= 16;
+        let most = turns_of_bytes(self.bytes, if self.keeps { 1 } else { 2 });
+        let (row_threads, turns, ctas) = match groups {
+            0..=64 if self.keeps && is_small => (groups, 1, 10),
+            0..=64 => (groups, 1, 4),
+            128 | 256 if is_small => (groups / 2, 2, if self.has_vectors { 4 } else { 6 }),
+            128 | 256 => (groups, 1, if self.keeps { 4 } else { 5 }),
+            512 if is_small => (256, 2, if self.has_vectors { 4 } else { 6 }),
+            512 => (256, most, 4),
+            1024 if is_small => (256, 4, if self.keeps || self.has_vectors { 4 } else { 5 }),
+            2048 if is_small => (512, 4, 2),
+            _ if self.is_read_once => (1024, most, 1),
+            _ => (512, most, 2),
+        };
+        Rows { row_threads, turns, ctas, is_persistent: groups <= 64 }
+    }
+}
+
+/// The turns whose bytes, at most 128, and whose successors stay in registers.
+fn turns_of_bytes(bytes: u32, most: u32) -> u32 {
+    (128 / bytes.max(16)).clamp(1, most).next_power_of_two()
 }
 
 impl RowSpec {

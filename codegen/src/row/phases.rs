@@ -16,16 +16,10 @@ pub(super) struct Phase {
     pub(super) element: Vec<String>,
     /// The same where earlier phases kept the results of expensive steps in registers.
     pub(super) element_kept: Vec<String>,
-    /// The same where shared memory keeps rows and, if `keeps_shared`, these results.
-    pub(super) element_stored: Vec<String>,
-    /// The kept steps whose results the loop writes to and reads from shared memory.
-    pub(super) writes_kept: Vec<Kept>,
-    pub(super) reads_kept: Vec<Kept>,
     /// The positions of operands that the loop reads, one per element or per block.
     pub(super) reads: Vec<usize>,
-    /// The same where shared memory keeps rows, and those of them that are in global memory: neither scales nor read by
-    /// several phases.
-    pub(super) stored_reads: Vec<usize>,
+    /// Those of them that are in global memory where shared memory keeps rows: neither scales nor read by several
+    /// phases.
     pub(super) loads: Vec<usize>,
     /// The reductions that the loop feeds.
     pub(super) reductions: Vec<Reduction>,
@@ -112,29 +106,23 @@ impl Needs {
 
     /// The needs of one phase.
     fn of_phase(program: &RowProgram, levels: &Levels, at: usize) -> Needs {
-        Needs::beside(program, levels, at, &[])
-    }
-
-    /// The needs of one phase besides the results that earlier phases kept.
-    fn beside(program: &RowProgram, levels: &Levels, at: usize, kept: &[Kept]) -> Needs {
         let mut needs = Needs::none(program);
-        let is_kept = |step: usize| kept.iter().any(|it| it.step == step && it.phase < at);
         for (position, step) in program.steps.iter().enumerate() {
             if matches!(step.kind, RowStepKind::Reduce(_)) && levels.0[position] == at + 1 {
-                needs.add(program, step.operands[0], &is_kept);
+                needs.add(program, step.operands[0]);
             }
         }
         for (position, output) in program.outputs.iter().enumerate() {
             if levels.level(output.of) == at && !is_once(program, position) {
-                needs.add(program, output.of, &is_kept);
+                needs.add(program, output.of);
             }
         }
         needs.operands.sort_unstable();
         needs
     }
 
-    /// Adds a value and everything per element that it needs, but not what kept steps need.
-    fn add(&mut self, program: &RowProgram, value: RowRef, is_kept: &dyn Fn(usize) -> bool) {
+    /// Adds a value and everything per element that it needs.
+    fn add(&mut self, program: &RowProgram, value: RowRef) {
         let mut open = vec![value];
         while let Some(value) = open.pop() {
             let is_read =
@@ -145,9 +133,6 @@ impl Needs {
                 }
                 RowRef::Step(step) if is_element(program, value) && !self.steps[step] => {
                     self.steps[step] = true;
-                    if is_kept(step) {
-                        continue;
-                    }
                     match rounded_quotient(program, step) {
                         Some([left, _]) => open.push(left),
                         None => open.extend(&program.steps[step].operands),
@@ -169,12 +154,11 @@ pub(super) fn is_once(program: &RowProgram, output: usize) -> bool {
 }
 
 /// The phases of a program, in order.
-pub(super) fn phases(program: &RowProgram, keeps_shared: bool) -> Vec<Phase> {
+pub(super) fn phases(program: &RowProgram) -> Vec<Phase> {
     let levels = Levels::of(program);
     let kept = kept(program);
     let divisors = divisors(program);
-    let kept_shared = if keeps_shared { kept.clone() } else { Vec::new() };
-    let stored = stored(program, keeps_shared);
+    let stored = stored(program);
     let mut slot = 0;
     (0..levels.phases())
         .map(|at| {
@@ -196,7 +180,6 @@ pub(super) fn phases(program: &RowProgram, keeps_shared: bool) -> Vec<Phase> {
                 to.push(written(program, position));
             }
             let needs = Needs::of_phase(program, &levels, at);
-            let beside = Needs::beside(program, &levels, at, &kept_shared);
             for (position, step) in program.steps.iter().enumerate() {
                 if matches!(step.kind, RowStepKind::Reduce(_)) {
                     continue;
@@ -207,19 +190,14 @@ pub(super) fn phases(program: &RowProgram, keeps_shared: bool) -> Vec<Phase> {
                     }
                 } else if needs.steps[position] {
                     let line = statement(program, position);
-                    let of = |kept: &[Kept]| kept.iter().find(|it| it.step == position).cloned();
-                    if beside.steps[position] {
-                        phase.add_stored(&line, of(&kept_shared), at);
-                    }
-                    phase.add(line, of(&kept), at);
+                    phase.add(line, kept.iter().find(|it| it.step == position), at);
                 }
             }
             let divisors = divisors.iter().filter(|value| levels.level(**value) == at);
             phase.row.extend(divisors.map(|value| divisor_statement(program, *value)));
             let is_loaded =
                 |operand: &usize| is_element(program, RowRef::Operand(*operand)) && !stored.contains(operand);
-            phase.loads = beside.operands.iter().copied().filter(is_loaded).collect();
-            phase.stored_reads = beside.operands;
+            phase.loads = needs.operands.iter().copied().filter(is_loaded).collect();
             phase.reads = needs.operands;
             phase
         })
@@ -234,7 +212,7 @@ pub(super) fn once(program: &RowProgram) -> Option<Phase> {
         if !is_once(program, position) {
             continue;
         }
-        needs.add(program, output.of, &|_| false);
+        needs.add(program, output.of);
         let to = if is_element(program, output.of) { &mut phase.outputs } else { &mut phase.columns };
         to.push(written(program, position));
     }
@@ -257,21 +235,7 @@ pub(super) fn once(program: &RowProgram) -> Option<Phase> {
 }
 
 impl Phase {
-    fn add_stored(&mut self, line: &str, kept: Option<Kept>, at: usize) {
-        match kept {
-            Some(kept) if kept.phase != at => {
-                self.element_stored.push(kept.read_shared());
-                self.reads_kept.push(kept);
-            }
-            Some(kept) => {
-                self.element_stored.extend([line.to_owned(), kept.keep_shared()]);
-                self.writes_kept.push(kept);
-            }
-            None => self.element_stored.push(line.to_owned()),
-        }
-    }
-
-    fn add(&mut self, line: String, kept: Option<Kept>, at: usize) {
+    fn add(&mut self, line: String, kept: Option<&Kept>, at: usize) {
         match kept {
             Some(kept) if kept.phase != at => self.element_kept.push(kept.read()),
             Some(kept) => self.element_kept.extend([line.clone(), kept.keep()]),
@@ -282,31 +246,6 @@ impl Phase {
 }
 
 impl Kept {
-    /// The bytes per element.
-    pub(super) fn bytes(&self) -> u32 {
-        if self.is_packed { 2 } else { 4 }
-    }
-
-    fn keep_shared(&self) -> String {
-        let step = self.step;
-        match self.is_packed {
-            true => format!("h{step}.words[pair] = s{step};"),
-            false => format!(
-                "h{step}.words[2 * pair] = bits_of(s{step}a), h{step}.words[2 * pair + 1] = bits_of(s{step}b);"
-            ),
-        }
-    }
-
-    fn read_shared(&self) -> String {
-        let step = self.step;
-        match self.is_packed {
-            true => format!("uint32_t const s{step} = h{step}.words[pair];"),
-            false => format!(
-                "float const s{step}a = float_of(h{step}.words[2 * pair]), s{step}b = float_of(h{step}.words[2 * pair + 1]);"
-            ),
-        }
-    }
-
     fn keep(&self) -> String {
         let step = self.step;
         match self.is_packed {
@@ -328,31 +267,13 @@ impl Kept {
     }
 }
 
-/// The matrices that several phases read, in ascending order. `keeps_shared`: results of kept steps are not computed
-/// again.
-pub(super) fn stored(program: &RowProgram, keeps_shared: bool) -> Vec<usize> {
-    let readers = readers(program, keeps_shared).into_iter().enumerate();
-    readers.filter(|(_, phases)| phases.len() > 1).map(|(operand, _)| operand).collect()
-}
-
-/// Returns whether the results of kept steps may replace the operands that shared memory keeps: later phases read none.
-pub(super) fn replaces(program: &RowProgram) -> bool {
-    let kept = kept(program);
-    let mut last = readers(program, true).into_iter().filter(|phases| phases.len() > 1).flatten();
-    last.all(|phase| kept.iter().all(|kept| phase <= kept.phase))
-}
-
-/// The phases that read each operand, if it is a matrix.
-fn readers(program: &RowProgram, keeps_shared: bool) -> Vec<Vec<usize>> {
+/// The matrices that several phases read, in ascending order.
+pub(super) fn stored(program: &RowProgram) -> Vec<usize> {
     let levels = Levels::of(program);
-    let kept = if keeps_shared { kept(program) } else { Vec::new() };
-    let needs: Vec<Needs> =
-        (0..levels.phases()).map(|at| Needs::beside(program, &levels, at, &kept)).collect();
-    let reads = |operand: usize, phase: &usize| {
-        program.operands[operand].shape == RowShape::Matrix && needs[*phase].operands.contains(&operand)
-    };
-    let of = |operand: usize| (0..needs.len()).filter(|phase| reads(operand, phase)).collect();
-    (0..program.operands.len()).map(of).collect()
+    let needs: Vec<Needs> = (0..levels.phases()).map(|at| Needs::of_phase(program, &levels, at)).collect();
+    let readers = |operand: usize| needs.iter().filter(|phase| phase.operands.contains(&operand)).count();
+    let is_matrix = |operand: usize| program.operands[operand].shape == RowShape::Matrix;
+    (0..program.operands.len()).filter(|operand| is_matrix(*operand) && readers(*operand) > 1).collect()
 }
 
 /// The expensive steps that several phases need.

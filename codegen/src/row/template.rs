@@ -1,6 +1,5 @@
 //! The template variables of a row kernel.
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use fourfold_ir::numeric::{MxEdges, Nvfp4Formula};
@@ -18,7 +17,6 @@ use crate::epilogue::{
     scale_functions,
 };
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template, environment};
-use crate::targets::Target;
 
 /// The template, which extends `source.cu.j2`.
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
@@ -76,11 +74,11 @@ struct Context {
     values: u32,
     turns: u32,
     ctas: u32,
+    /// True if a CTA computes row after row, and reads the next one ahead.
+    is_persistent: bool,
     /// True if shared memory keeps rows that registers do not hold, and the bytes of a thread and turn of them.
     is_stored: bool,
     stored_bytes: u32,
-    /// The bytes of a thread and turn before the results of each step that are kept there, by step.
-    kept_shared: BTreeMap<usize, u32>,
     /// The most CTAs that share such a row.
     clusters: u32,
     /// The most bytes of dynamic shared memory, and the most of a CTA that leaves room for others on its SM.
@@ -193,38 +191,16 @@ fn vector_outputs(program: &RowProgram) -> Vec<usize> {
     vectors
 }
 
-/// Places what shared memory keeps of a row: operands, and results of steps. Returns the bytes of a thread and turn of
-/// all of it, and the place of each result.
-fn place_stored(
-    program: &RowProgram,
-    operands: &mut Operands,
-    values: u32,
-    keeps_shared: bool,
-) -> (u32, BTreeMap<usize, u32>) {
-    let stored = phases::stored(program, keeps_shared);
+/// Places the operands that shared memory keeps. Returns the bytes of a thread and turn.
+fn place_stored(program: &RowProgram, operands: &mut Operands, values: u32) -> u32 {
+    let stored = phases::stored(program);
     let mut before = 0;
-    // A thread finds both at the same addresses only if both are units of 16 bytes.
-    let mut replaces = keeps_shared && phases::replaces(program);
     for operand in operands.matrices.iter_mut().filter(|operand| stored.contains(&operand.index)) {
         operand.is_stored = true;
         operand.stored_before = before;
-        let bytes = values * operand.bits as u32 / 8;
-        replaces &= bytes.is_multiple_of(16);
-        before += bytes;
+        before += values * operand.bits as u32 / 8;
     }
-    let mut kept = BTreeMap::new();
-    let mut at = if replaces { 0 } else { before };
-    for step in phases::kept(program).into_iter().filter(|_| keeps_shared) {
-        kept.insert(step.step, at);
-        at += values * step.bytes();
-    }
-    (before.max(at), kept)
-}
-
-/// Returns whether shared memory keeps the results of expensive steps, too. Where no cluster shares a row, it rather
-/// holds longer rows.
-pub(super) fn keeps_shared(target: &Target) -> bool {
-    target.cluster_ctas > 1
+    before
 }
 
 /// The most bytes of dynamic shared memory of a CTA, and the most of one that leaves room for others on its SM: three
@@ -240,12 +216,12 @@ fn shared_limits(spec: &RowSpec, slots: usize) -> [u32; 2] {
 }
 
 fn context(spec: &RowSpec) -> Context {
-    let Configuration { threads, row_threads, values, turns, ctas, is_stored } = spec.configuration;
+    let Configuration { threads, row_threads, values, turns, ctas, is_persistent, is_stored } =
+        spec.configuration;
     let program = &spec.program;
-    let keeps_shared = is_stored && keeps_shared(spec.target);
-    let (phases, once) = (phases::phases(program, keeps_shared), phases::once(program));
+    let (phases, once) = (phases::phases(program), phases::once(program));
     let mut operands = operands(program);
-    let (stored_bytes, kept_shared) = place_stored(program, &mut operands, values, keeps_shared);
+    let stored_bytes = place_stored(program, &mut operands, values);
     let slots = phases.iter().map(|phase| phase.reductions.len()).sum();
     let [shared_bytes, full_bytes] = if is_stored { shared_limits(spec, slots) } else { [0, 0] };
     let blocked = |position: usize| {
@@ -285,9 +261,9 @@ fn context(spec: &RowSpec) -> Context {
         values,
         turns,
         ctas,
+        is_persistent,
         is_stored,
         stored_bytes,
-        kept_shared,
         clusters: spec.target.cluster_ctas,
         shared_bytes,
         full_bytes,

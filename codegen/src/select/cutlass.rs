@@ -57,7 +57,7 @@ impl Kernel {
 }
 
 /// The default configurations for a format under this CUTLASS version, the most general first, with a bf16 D
-/// and no C. Empty for formats other than NVFP4 and MXFP4. Sm103 runs Sm100's defaults.
+/// and no C. Empty for a format without kernels. Sm103 runs Sm100's defaults.
 ///
 /// With a plain linear combination they spill at most [`spills`](defaults::spills) bytes.
 pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Configuration> {
@@ -98,9 +98,10 @@ mod tests {
     use fourfold_ir::ElementType;
 
     use super::*;
-    use crate::cutlass::defaults::family;
+    use crate::cutlass::defaults::{family, has_room, operands, with_room};
     use crate::cutlass::rules::check;
     use crate::cutlass::stages::{budget, stages};
+    use crate::targets::formats;
 
     const V42: CutlassVersion = CutlassVersion::new(4, 2, 0);
     const V45: CutlassVersion = CutlassVersion::new(4, 5, 0);
@@ -108,13 +109,21 @@ mod tests {
         [V42, CutlassVersion::PINNED, V45, CutlassVersion::new(4, 6, 0), CutlassVersion::new(4, 7, 0)];
     const TARGETS: [&str; 4] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
     const FORMATS: [BlockFormat; 2] = [BlockFormat::NVFP4, BlockFormat::MXFP4];
+    /// FP4 by FP8 and FP8 by FP8.
+    fn of_bytes() -> Vec<BlockFormat> {
+        formats()
+            .into_iter()
+            .filter(|format| !FORMATS.contains(format) && operands(*format).is_some())
+            .collect()
+    }
+
     const RESULTS: [ElementType; 3] = [ElementType::F16, ElementType::BF16, ElementType::F32];
 
     #[test]
     fn every_default_passes_every_rule_for_its_targets_with_any_c_and_d() {
         for (target, cutlass) in TARGETS.into_iter().flat_map(|t| VERSIONS.map(|v| (t, v))) {
             let family = family(target).expect(target);
-            for configuration in FORMATS.into_iter().flat_map(|format| defaults(family, format, cutlass)) {
+            for configuration in formats().into_iter().flat_map(|format| defaults(family, format, cutlass)) {
                 for (c, d) in RESULTS.into_iter().flat_map(|d| {
                     [None, Some(ElementType::F16), Some(ElementType::BF16), Some(ElementType::F32)]
                         .map(|c| (c, d))
@@ -124,6 +133,10 @@ mod tests {
                     let budget = budget(&configuration, cutlass).expect("a formula covers every default");
                     // A column bias in shared memory, 512 bytes in f32, must not cost the last stages.
                     assert!((budget.capacity - budget.reserved - 512) / budget.stage >= 2, "{configuration}");
+                    // Nor do as many f32 rows as an epilogue may have, after tile K is shortened.
+                    let rows = 3 * 4 * u64::from(configuration.tile[1]);
+                    let (held, _) = with_room(configuration, rows, cutlass);
+                    assert!(has_room(&held, rows, cutlass), "{held} {c:?} {d:?}");
                 }
             }
         }
@@ -166,20 +179,34 @@ mod tests {
         sm120(BlockFormat::MXFP4, V42, &[("128x128x128", 5), ("128x128x256", 2)]);
         let narrow = [("128x128x128", 5), ("128x32x256", 3), ("128x64x128", 6), ("128x128x256", 2)];
         sm120(BlockFormat::MXFP4, V45, &narrow);
+        for format in of_bytes() {
+            for cutlass in [V42, V45] {
+                assert_eq!(
+                    list(Family::Sm100, format, cutlass),
+                    [
+                        ("sm100_128x128x128_1sm_c1x1".to_owned(), Some(5)),
+                        ("sm100_128x64x128_1sm_c1x1".to_owned(), Some(8)),
+                        ("sm100_256x256x128_2sm_c2x1_e128x32".to_owned(), Some(5)),
+                    ]
+                );
+            }
+            sm120(format, V42, &[("128x128x128", 2)]);
+            sm120(format, V45, &[("128x128x128", 2), ("128x32x128", 4), ("128x64x128", 3)]);
+        }
     }
 
     #[test]
     fn the_defaults_of_a_format_are_built_from_that_format() {
         for family in [Family::Sm100, Family::Sm103, Family::Sm120] {
-            for (format, cutlass) in FORMATS.into_iter().flat_map(|f| VERSIONS.map(|v| (f, v))) {
+            for (format, cutlass) in formats().into_iter().flat_map(|f| VERSIONS.map(|v| (f, v))) {
                 for configuration in defaults(family, format, cutlass) {
                     assert_eq!(configuration.block_format(), Some(format), "{configuration}");
                 }
             }
-            let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+            let nvfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::NVFP4 };
             let any = Extents { l: None, m: None, n: None, k: None };
-            assert_eq!(defaults(family, mxfp8, CutlassVersion::PINNED), []);
-            assert_eq!(choose(family, mxfp8, CutlassVersion::PINNED, any), None);
+            assert_eq!(defaults(family, nvfp8, CutlassVersion::PINNED), []);
+            assert_eq!(choose(family, nvfp8, CutlassVersion::PINNED, any), None);
         }
     }
 
@@ -188,7 +215,8 @@ mod tests {
         let extents =
             [0, 1, 8, 9, 16, 32, 37, 64, 91, 130, 256, 257, 384, 511, 512, 2048, 8192, 28672, u64::MAX];
         let extents: Vec<_> = extents.into_iter().map(Some).chain([None]).collect();
-        for (format, count) in [(BlockFormat::NVFP4, 9), (BlockFormat::MXFP4, 7)] {
+        let bytes = of_bytes().into_iter().map(|format| (format, 6));
+        for (format, count) in [(BlockFormat::NVFP4, 9), (BlockFormat::MXFP4, 7)].into_iter().chain(bytes) {
             let mut chosen = std::collections::BTreeSet::new();
             for (family, cutlass) in [Family::Sm100, Family::Sm103, Family::Sm120]
                 .into_iter()

@@ -3,19 +3,18 @@
 use fourfold_ir::BlockFormat;
 
 use super::default_tables;
-use crate::TARGETS;
 use crate::cutlass::configuration::{Cluster, TileScheduler};
 use crate::cutlass::{CutlassVersion, defaults};
 use crate::dispatch::tests::{NEWEST, extents, table};
 use crate::dispatch::{Collectives, Flaw, Kernel, Kind, Place, Shared, Tables};
 use crate::extents::Extents;
-
-const FORMATS: [BlockFormat; 2] = [BlockFormat::NVFP4, BlockFormat::MXFP4];
+use crate::{TARGETS, capabilities};
 
 #[test]
 fn there_is_a_default_table_for_every_target_and_format_and_it_is_sound() {
     for target in TARGETS.iter().filter(|target| Kind::of(target.name).is_some()) {
-        for format in FORMATS {
+        for capability in capabilities(target.name).expect(target.name).formats {
+            let format = capability.format;
             let table = default_tables().find(target.name, format).expect(target.name);
             for cutlass in [CutlassVersion::PINNED, NEWEST] {
                 assert_eq!(table.check(cutlass), Ok(()), "{} {format}", target.name);
@@ -126,7 +125,8 @@ fn tiles_of_all_matrices_are_counted() {
 fn no_kernel_asks_how_many_clusters_fit_a_device() {
     for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
         let family = defaults::family(target).expect("a Blackwell");
-        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+        for capability in capabilities(target).expect(target).formats {
+            let format = capability.format;
             let configurations = super::cutlass::defaults(family, format, CutlassVersion::PINNED);
             assert!(!configurations.is_empty());
             for configuration in configurations {

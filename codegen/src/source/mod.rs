@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::targets::MAX_GRID_YZ;
 
+pub(crate) use self::interface::WIDE;
 pub use self::interface::{Interface, Role};
 pub(crate) use self::template::{Templated, emit_template};
 

@@ -4,7 +4,7 @@ use fourfold_ir::scalar::{self, round_to};
 use fourfold_ir::{BinaryKind, ElementType, ReduceKind, ScaleLayout, ScaleRounding, UnaryKind, numeric};
 use fourfold_scheduler::{RowOutputKind, RowProgram, RowRef, RowShape, RowStep, RowStepKind};
 
-use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I1, I32};
+use ElementType::{BF16, F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I1, I32};
 
 /// The extents of a call.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +97,8 @@ pub fn encode(element: ElementType, x: f64) -> u32 {
         F8E4M3FN => numeric::e4m3_from_f64(x).into(),
         F8E5M2 => numeric::e5m2_from_f64(x).into(),
         F4E2M1FN => numeric::e2m1_from_f64(x).into(),
+        F6E2M3FN => numeric::e2m3_from_f64(x).into(),
+        F6E3M2FN => numeric::e3m2_from_f64(x).into(),
         F8E8M0FNU => numeric::e8m0_from_f32(x as f32, ScaleRounding::Floor).into(),
     }
 }
@@ -112,6 +114,8 @@ pub fn decode(element: ElementType, code: u32) -> f64 {
         F8E4M3FN => numeric::e4m3_to_f32(code as u8),
         F8E5M2 => numeric::e5m2_to_f32(code as u8),
         F4E2M1FN => numeric::e2m1_to_f32(code as u8),
+        F6E2M3FN => numeric::e2m3_to_f32(code as u8),
+        F6E3M2FN => numeric::e3m2_to_f32(code as u8),
         F8E8M0FNU => numeric::e8m0_to_f32(code as u8),
     })
 }

@@ -35,6 +35,12 @@ pub(super) fn logical_dims(
 ) -> Result<Vec<usize>, TensorDataError> {
     check_dtype(dtype, dims, element)?;
     let mut logical = dims.to_vec();
+    if element.is_fp6() {
+        let odd = || TensorDataError::OddFp6 { shape: dims.to_vec() };
+        let last = logical.last_mut().ok_or_else(odd)?;
+        let groups = last.is_multiple_of(3).then_some(*last / 3).ok_or_else(odd)?;
+        *last = groups.checked_mul(4).ok_or_else(|| TensorDataError::TooLarge { shape: dims.to_vec() })?;
+    }
     if element == ElementType::F4E2M1FN {
         let last = logical.last_mut().ok_or(TensorDataError::OddFp4 { shape: Vec::new() })?;
         let packed = match dtype {
@@ -123,7 +129,7 @@ pub(super) fn decode(
 /// Exchanges the last two axes of bytes, which become a row-major tensor of extents `dims`.
 fn transposed(element: ElementType, dims: &[usize], bytes: &[u8]) -> Result<Vec<u8>, TensorError> {
     let [.., rows, columns] = *dims else { return Ok(bytes.to_vec()) };
-    let columns = if element == ElementType::F4E2M1FN { columns / 2 } else { columns };
+    let columns = if element.packed_count() > 1 { columns * element.storage_bits() / 8 } else { columns };
     let memory = || TensorError::Memory { element, dims: dims.to_vec(), bytes: bytes.len() };
     let mut result = zeros(bytes.len() as u64).ok_or_else(memory)?;
     let size = (rows * columns).max(1);

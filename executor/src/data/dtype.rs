@@ -3,10 +3,10 @@
 use fourfold_ir::{ElementType, ScaleLayout, Tensor};
 use safetensors::Dtype;
 
-/// The dtype that an element type is written as. FP4 is stored in bytes, as in checkpoints.
+/// The dtype that an element type is written as. FP4 and FP6 are stored in bytes, as in checkpoints.
 pub(super) fn of_element(element: ElementType) -> Dtype {
     match element {
-        ElementType::F4E2M1FN => Dtype::U8,
+        ElementType::F4E2M1FN | ElementType::F6E2M3FN | ElementType::F6E3M2FN => Dtype::U8,
         ElementType::F8E4M3FN => Dtype::F8_E4M3,
         ElementType::F8E5M2 => Dtype::F8_E5M2,
         ElementType::F8E8M0FNU => Dtype::F8_E8M0,
@@ -21,10 +21,10 @@ pub(super) fn of_element(element: ElementType) -> Dtype {
 /// The shape that a tensor is written with, in elements of [`of_element`].
 pub(super) fn stored_shape(tensor: &Tensor) -> Vec<usize> {
     let mut shape = tensor.dims().to_vec();
-    if tensor.element() == ElementType::F4E2M1FN
+    if tensor.element().packed_count() > 1
         && let Some(last) = shape.last_mut()
     {
-        *last /= 2;
+        *last = *last * tensor.element().storage_bits() / 8;
     }
     if let (Some(ScaleLayout::Blocked), [.., rows, columns]) = (tensor.layout(), shape.as_mut_slice()) {
         *rows = rows.next_multiple_of(128);
@@ -38,6 +38,7 @@ pub(super) fn stored_shape(tensor: &Tensor) -> Vec<usize> {
 pub(super) fn accepted(element: ElementType) -> &'static [&'static str] {
     match element {
         ElementType::F4E2M1FN => &["U8", "F4", "U32"],
+        ElementType::F6E2M3FN | ElementType::F6E3M2FN => &["U8"],
         ElementType::F8E4M3FN => &["F8_E4M3", "U8"],
         ElementType::F8E5M2 => &["F8_E5M2", "U8"],
         ElementType::F8E8M0FNU => &["F8_E8M0", "U8"],
@@ -58,6 +59,7 @@ pub(super) fn is_byte(dtype: &str) -> bool {
 pub(super) fn natural_element(dtype: &str) -> Option<ElementType> {
     ElementType::ALL.into_iter().find(|element| match element {
         ElementType::F4E2M1FN => dtype == "F4",
+        ElementType::F6E2M3FN | ElementType::F6E3M2FN => false,
         _ => accepted(*element)[0] == dtype,
     })
 }

@@ -295,6 +295,12 @@ pub enum TensorDataError {
         /// The shape.
         shape: Vec<usize>,
     },
+    /// The last extent of FP6 data in bytes is no multiple of three.
+    #[error("its shape is {shape:?}, but FP6 is packed along the last axis, four in three bytes")]
+    OddFp6 {
+        /// The shape, in bytes.
+        shape: Vec<usize>,
+    },
     /// The size of blocked scales does not match their padded extents.
     #[error(
         "its shape is {shape:?}, {found} bytes, but blocked scales {dims:?} take {expected} bytes: rows rounded up \

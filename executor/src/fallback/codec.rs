@@ -11,6 +11,17 @@ pub(crate) struct Codec {
     pub(crate) scales: bool,
 }
 
+/// Four codes of 6 bits in three bytes, low bits first.
+pub(crate) fn pack_six([a, b, c, d]: [u8; 4]) -> [u8; 3] {
+    [a | b << 6, b >> 2 | c << 4, c >> 4 | d << 2]
+}
+
+/// The codes in three bytes of FP6.
+#[inline]
+pub(crate) fn unpack_six([low, middle, high]: [u8; 3]) -> [u8; 4] {
+    [low & 0x3F, (low >> 6 | middle << 2) & 0x3F, (middle >> 4 | high << 4) & 0x3F, high >> 2]
+}
+
 /// The number type of a computation: `f32` where that is exact, else `f64`.
 pub(crate) trait Number: Copy + Send + Sync + Default + PartialEq + 'static {
     fn from_f32(value: f32) -> Self;
@@ -57,12 +68,19 @@ impl Codec {
                 *value = T::from_f32(decode(*byte));
             }
         };
+        let decode_six = |decode: fn(u8) -> f32, out: &mut [T]| {
+            for (index, value) in out.iter_mut().enumerate() {
+                *value = T::from_f32(decode(numeric::code_at(bytes, start + index, 6)));
+            }
+        };
         match self.element {
             ElementType::F4E2M1FN => {
                 for (index, value) in out.iter_mut().enumerate() {
                     *value = T::from_f32(numeric::e2m1_to_f32(numeric::e2m1_at(bytes, start + index)));
                 }
             }
+            ElementType::F6E2M3FN => decode_six(numeric::e2m3_to_f32, out),
+            ElementType::F6E3M2FN => decode_six(numeric::e3m2_to_f32, out),
             ElementType::F8E4M3FN if self.scales => decode_bytes(numeric::ue4m3_to_f32, out),
             ElementType::F8E4M3FN => decode_bytes(numeric::e4m3_to_f32, out),
             ElementType::F8E5M2 => decode_bytes(numeric::e5m2_to_f32, out),
@@ -91,7 +109,8 @@ impl Codec {
         }
     }
 
-    /// Rounds values to the element type, as `convert` does. `out` has exactly their size; FP4 comes in pairs. NaNs
+    /// Rounds values to the element type, as `convert` does. `out` has exactly their size; FP4 comes in pairs, FP6 in
+    /// fours. NaNs
     /// are written as the format's canonical NaN.
     pub(crate) fn write<T: Number>(self, values: &[T], out: &mut [u8]) {
         let encode_bytes = |encode: fn(f64) -> u8, out: &mut [u8]| {
@@ -99,7 +118,14 @@ impl Codec {
                 *byte = encode(value.to_f64());
             }
         };
+        let encode_six = |encode: fn(f64) -> u8, out: &mut [u8]| {
+            for (three, four) in out.as_chunks_mut::<3>().0.iter_mut().zip(values.as_chunks::<4>().0) {
+                *three = pack_six(four.map(|value| encode(value.to_f64())));
+            }
+        };
         match self.element {
+            ElementType::F6E2M3FN => encode_six(numeric::e2m3_from_f64, out),
+            ElementType::F6E3M2FN => encode_six(numeric::e3m2_from_f64, out),
             ElementType::F4E2M1FN => {
                 for (byte, pair) in out.iter_mut().zip(values.as_chunks::<2>().0) {
                     let [low, high] = pair.map(|value| numeric::e2m1_from_f64(value.to_f64()));

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use fourfold_ir::numeric::{self, MxElement, Nvfp4Formula, ScaleRounding};
-use fourfold_ir::{ElementType, ScaleLayout, Tensor};
+use fourfold_ir::{ScaleLayout, Tensor};
 
-use super::codec::Codec;
+use super::codec::{Codec, pack_six};
 use super::{FallbackError, ResultType};
 use crate::parallel::{for_each_chunk, for_each_chunk_of_two};
 
@@ -36,6 +36,7 @@ pub(super) fn block_quantize(
     let mut scales = scales_type.linear().zeros()?;
     if v.count() > 0 {
         let code_bits = element.storage_bits();
+        let mx = MxElement::of(element).unwrap_or(MxElement::E2M1);
         let rows = (codes.bytes_mut(), k * code_bits / 8);
         for_each_chunk_of_two(rows, (scales.bytes_mut(), k / block), |row, codes, scales| {
             let (mut values, mut block_codes) = ([0f32; MOST_BLOCK], [0u8; MOST_BLOCK]);
@@ -47,7 +48,7 @@ pub(super) fn block_quantize(
                     None => numeric::quantize_nvfp4_block_by(formula, values, global, block_codes),
                     Some(rounding) => {
                         let rule = (rounding, formula.mx);
-                        numeric::quantize_mx_block_by(rule, values, mx_element(element), block_codes)
+                        numeric::quantize_mx_block_by(rule, values, mx, block_codes)
                     }
                 };
                 store_codes(block_codes, codes);
@@ -146,17 +147,13 @@ impl ResultType {
 fn store_codes(codes: &[u8], out: &mut [u8]) {
     if out.len() == codes.len() {
         out.copy_from_slice(codes);
-    } else {
+    } else if out.len() * 2 == codes.len() {
         for (byte, pair) in out.iter_mut().zip(codes.as_chunks::<2>().0) {
             *byte = pair[0] | pair[1] << 4;
         }
-    }
-}
-
-fn mx_element(element: ElementType) -> MxElement {
-    match element {
-        ElementType::F8E4M3FN => MxElement::E4M3,
-        ElementType::F8E5M2 => MxElement::E5M2,
-        _ => MxElement::E2M1,
+    } else {
+        for (bytes, codes) in out.as_chunks_mut::<3>().0.iter_mut().zip(codes.as_chunks::<4>().0) {
+            *bytes = pack_six(*codes);
+        }
     }
 }

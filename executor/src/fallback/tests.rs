@@ -15,6 +15,8 @@ use crate::parallel::tests::alone;
 type Layout = Option<ScaleLayout>;
 
 const F4: ElementType = ElementType::F4E2M1FN;
+const E2M3: ElementType = ElementType::F6E2M3FN;
+const E3M2: ElementType = ElementType::F6E3M2FN;
 const E4M3: ElementType = ElementType::F8E4M3FN;
 const E5M2: ElementType = ElementType::F8E5M2;
 const E8M0: ElementType = ElementType::F8E8M0FNU;
@@ -195,8 +197,8 @@ fn select_widens_a_choice_of_another_type() {
 fn every_conversion_equals_the_interpreter() {
     for from in ElementType::ALL.into_iter().filter(|element| *element != E8M0) {
         for to in ElementType::ALL.into_iter().filter(|element| ![E8M0, I1].contains(element)) {
-            let x = sample(from, &[13, 190], 4);
-            check(&OpKind::Convert, &[&x], &[(to, &[13, 190], None)]);
+            let x = sample(from, &[13, 188], 4);
+            check(&OpKind::Convert, &[&x], &[(to, &[13, 188], None)]);
         }
     }
     let all: Vec<u8> = (0..=255).collect();
@@ -265,6 +267,7 @@ fn moved_elements_are_where_the_interpreter_puts_them() {
         check(&OpKind::Transpose { permutation: vec![1, 0] }, &[&tall], &[(element, &[37, 91], None)]);
     }
     check(&OpKind::Reshape, &[&sample(F4, &[6, 10], 6)], &[(F4, &[5, 12], None)]);
+    check(&OpKind::Reshape, &[&sample(E3M2, &[6, 20], 6)], &[(E3M2, &[10, 12], None)]);
     let large = sample(BF16, &[260, 130], 9);
     check(&OpKind::Transpose { permutation: vec![1, 0] }, &[&large], &[(BF16, &[130, 260], None)]);
 }
@@ -272,8 +275,8 @@ fn moved_elements_are_where_the_interpreter_puts_them() {
 #[test]
 fn constants_equal_the_interpreter() {
     let splat = OpKind::Constant(ConstantValue::Splat(0.3));
-    for element in [F4, E4M3, F16, F32] {
-        check(&splat, &[], &[(element, &[41, 130], None)]);
+    for element in [F4, E2M3, E4M3, F16, F32] {
+        check(&splat, &[], &[(element, &[41, 132], None)]);
     }
     check(&OpKind::Constant(ConstantValue::Splat(-3.0)), &[], &[(I32, &[3000], None)]);
     let dense = OpKind::Constant(ConstantValue::Dense(vec![1.0, -2.5, 1e9, 0.1]));
@@ -379,7 +382,8 @@ fn quantization_equals_the_interpreter_in_both_layouts() {
         }
     }
     let v = tame(BF16, &[2, 37, 96], 6);
-    for (element, layout) in [(F4, Linear), (E4M3, Blocked), (E5M2, Blocked)] {
+    let formats = [(F4, Linear), (E2M3, Linear), (E3M2, Blocked), (E4M3, Blocked), (E5M2, Blocked)];
+    for (element, layout) in formats {
         for rounding in [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even] {
             let kind = OpKind::block_quantize(32, Some(rounding));
             check(&kind, &[&v], &[(element, &[2, 37, 96], None), (E8M0, &[2, 37, 3], Some(layout))]);
@@ -399,10 +403,14 @@ fn quantized_data_is_restored_as_the_interpreter_does() {
         check(&kind, &[&codes, &scales, &global], &[(result, &dims, None)]);
         check(&kind, &[&codes, &scales], &[(result, &dims, None)]);
     }
-    let codes = tame(E5M2, &dims, 2);
     let scale_codes = (0..2 * 37 * 5).map(|index| (index * 31 % 256) as u8).collect();
     let scales = Tensor::from_codes(E8M0, vec![2, 37, 5], Some(Linear), scale_codes).unwrap();
-    check(&OpKind::BlockDequantize { block: 32 }, &[&codes, &scales], &[(F32, &dims, None)]);
+    for element in [E2M3, E3M2, E5M2] {
+        let codes = tame(element, &dims, 2);
+        for result in [BF16, F32] {
+            check(&OpKind::BlockDequantize { block: 32 }, &[&codes, &scales], &[(result, &dims, None)]);
+        }
+    }
 }
 
 #[test]
@@ -540,6 +548,32 @@ fn scaled_mma_runs_with_every_named_operand() {
         for element in FLOATS {
             // Scales of one octave: the sums are exact, so that the results are equal bit for bit.
             check(&OpKind::ScaledMma(attributes), &operands, &[(element, &[2, 5, 38], None)]);
+        }
+    }
+}
+
+#[test]
+fn weight_only_scaled_mma_runs_with_every_named_operand() {
+    let (alpha, beta) = (f32s(&[], &[0.3]), f32s(&[1], &[-2.0]));
+    let c = tame(BF16, &[2, 5, 38], 3);
+    for a_element in [F16, BF16] {
+        // Quarters, so that sums are exact.
+        let a: Vec<f64> = (0..640).map(|index| f64::from(index * 37 % 65 - 32) / 4.0).collect();
+        let a = Tensor::from_f64(a_element, vec![2, 5, 64], None, &a).unwrap();
+        for (element, scale, block) in [(F4, E4M3, 16), (F4, E8M0, 32), (E2M3, E8M0, 32), (E4M3, E8M0, 32)] {
+            let b = tame(element, &[38, 64], 2);
+            let first = if scale == E4M3 { 0x30 } else { 124 };
+            let count = 38 * 64 / block as usize;
+            let codes = (0..count).map(|index| first + (index * 5 % 4) as u8).collect();
+            let sfb = Tensor::from_codes(scale, vec![38, 64 / block as usize], Some(Blocked), codes).unwrap();
+            for named in [false, true] {
+                let attributes = ScaledMma { block, weight_only: true, alpha: named, c: named, beta: named };
+                let mut operands = vec![&a, &b, &sfb];
+                operands.extend([&alpha, &c, &beta].into_iter().filter(|_| named));
+                for result in FLOATS {
+                    check(&OpKind::ScaledMma(attributes), &operands, &[(result, &[2, 5, 38], None)]);
+                }
+            }
         }
     }
 }

@@ -113,9 +113,10 @@ enum {
  * an [M, K/16] port have the shape [M, K/16], and their memory is the padded storage: fourfold_port.bytes.
  *
  * Types by DLPack code and bits: f32 (2, 32), f16 (2, 16), bf16 (4, 16), i32 (0, 32), i1 (6, 8), f8E4M3FN (10, 8),
- * f8E5M2 (12, 8), f8E8M0FNU (14, 8), f4E2M1FN (17, 4). FP4 packs two elements into a byte, the element of even index in
- * the low nibble. It has lanes = 1 and the extent K, or lanes = 2 and the extent K/2. Every type of at most 8 bits also
- * crosses as uint8 (1, 8): FP4 then has the extent K/2.
+ * f8E5M2 (12, 8), f8E8M0FNU (14, 8), f6E2M3FN (15, 6), f6E3M2FN (16, 6), f4E2M1FN (17, 4). FP4 packs two elements into a
+ * byte, the element of even index in the low nibble. It has lanes = 1 and the extent K, or lanes = 2 and the extent K/2.
+ * FP6 packs four elements into three bytes, low bits first. Every type of at most 8 bits also crosses as uint8 (1, 8): FP4
+ * then has the extent K/2, and FP6 3*K/4.
  */
 typedef struct {
   void *data;

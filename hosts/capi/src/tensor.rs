@@ -19,6 +19,8 @@ pub(crate) fn data_type(element: ElementType) -> DataType {
         ElementType::F8E4M3FN => (10, 8),
         ElementType::F8E5M2 => (12, 8),
         ElementType::F8E8M0FNU => (14, 8),
+        ElementType::F6E2M3FN => (15, 6),
+        ElementType::F6E3M2FN => (16, 6),
         ElementType::F4E2M1FN => (17, 4),
     };
     DataType { code, bits, lanes: 1 }
@@ -64,7 +66,7 @@ impl<'a> Given<'a> {
             let strides = if view.strides.is_null() { 0 } else { ty.rank() };
             (array(view.shape, ty.rank(), "a shape")?, array(view.strides, strides, "strides")?)
         };
-        let packed = packing(ty.element, view.dtype).ok_or_else(|| {
+        let [packed, units] = packing(ty.element, view.dtype).ok_or_else(|| {
             let DataType { code, bits, lanes } = view.dtype;
             wrong(format!("has the DLPack type ({code}, {bits}, {lanes}), which is not its type"))
         })?;
@@ -74,7 +76,9 @@ impl<'a> Given<'a> {
         }
         check_compact(&dims, strides).map_err(wrong)?;
         if let Some(last) = dims.last_mut() {
-            *last = last.checked_mul(packed).ok_or_else(|| wrong(format!("has the extent {last}")))?;
+            let whole = last.is_multiple_of(units).then_some(*last / units);
+            let extent = whole.and_then(|groups| groups.checked_mul(packed));
+            *last = extent.ok_or_else(|| wrong(format!("has the extent {last}")))?;
         }
         let bytes = Tensor::byte_len(ty.element, &dims, ty.layout)?;
         let offset = usize::try_from(view.byte_offset).unwrap_or(usize::MAX);
@@ -145,15 +149,15 @@ impl<'a> Given<'a> {
     }
 }
 
-/// The number of elements in one of the caller's, or `None` if the types differ.
-fn packing(element: ElementType, given: DataType) -> Option<usize> {
+/// The number of elements in some of the caller's, and the number of these; `None` if the types differ.
+fn packing(element: ElementType, given: DataType) -> Option<[usize; 2]> {
     let own = data_type(element);
-    let is_packed = element == ElementType::F4E2M1FN;
-    match given {
-        _ if given == own => Some(1),
-        _ if is_packed && given == (DataType { lanes: 2, ..own }) => Some(2),
-        UINT8 if is_packed => Some(2),
-        UINT8 if own.bits == 8 => Some(1),
+    match (given, own.bits) {
+        _ if given == own => Some([1, 1]),
+        (_, 4) if given == (DataType { lanes: 2, ..own }) => Some([2, 1]),
+        (UINT8, 4) => Some([2, 1]),
+        (UINT8, 6) => Some([4, 3]),
+        (UINT8, 8) => Some([1, 1]),
         _ => None,
     }
 }

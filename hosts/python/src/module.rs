@@ -152,7 +152,7 @@ pub struct Extents {
     pub outputs: Vec<Vec<usize>>,
 }
 
-/// The element type in which torch holds a type's memory. FP4, FP8 and scales are bytes, since torch's functions and
+/// The element type in which torch holds a type's memory. FP4, FP6, FP8 and scales are bytes, since torch's functions and
 /// checks of ops do not take their dtypes.
 pub fn storage(element: ElementType) -> Element {
     match element {
@@ -161,9 +161,12 @@ pub fn storage(element: ElementType) -> Element {
         ElementType::BF16 => Element::BFloat16,
         ElementType::I32 => Element::Int32,
         ElementType::I1 => Element::Bool,
-        ElementType::F4E2M1FN | ElementType::F8E4M3FN | ElementType::F8E5M2 | ElementType::F8E8M0FNU => {
-            Element::UInt8
-        }
+        ElementType::F4E2M1FN
+        | ElementType::F6E2M3FN
+        | ElementType::F6E3M2FN
+        | ElementType::F8E4M3FN
+        | ElementType::F8E5M2
+        | ElementType::F8E8M0FNU => Element::UInt8,
     }
 }
 
@@ -174,19 +177,19 @@ fn packing(expected: ElementType, given: Element) -> Option<usize> {
         (ElementType::F8E4M3FN, Element::Float8E4M3)
         | (ElementType::F8E5M2, Element::Float8E5M2)
         | (ElementType::F8E8M0FNU, Element::Float8E8M0) => Some(1),
-        _ if storage(expected) == given && expected != ElementType::F4E2M1FN => Some(1),
+        _ if storage(expected) == given && expected.packed_count() == 1 => Some(1),
         _ => None,
     }
 }
 
-/// The extents of torch's memory for a value: bytes for FP4, padded for blocked scales.
+/// The extents of torch's memory for a value: bytes for FP4 and FP6, padded for blocked scales.
 pub fn storage_dims(ty: &TensorType, dims: &[usize]) -> Vec<i64> {
     let mut sizes: Vec<usize> = dims.to_vec();
     if let (Some(ScaleLayout::Blocked), [.., rows, columns]) = (ty.layout, sizes.as_mut_slice()) {
         (*rows, *columns) = (rows.next_multiple_of(128), columns.next_multiple_of(4));
     }
-    if let (ElementType::F4E2M1FN, Some(last)) = (ty.element, sizes.last_mut()) {
-        *last /= 2;
+    if let Some(last) = sizes.last_mut().filter(|_| ty.element.packed_count() > 1) {
+        *last = *last * ty.element.storage_bits() / 8;
     }
     sizes.into_iter().map(|size| i64::try_from(size).unwrap_or(i64::MAX)).collect()
 }

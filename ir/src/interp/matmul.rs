@@ -128,6 +128,8 @@ impl BlockScaled<'_> {
         let decode: fn(u8) -> f32 = match self.data.element() {
             ElementType::F8E4M3FN => numeric::e4m3_to_f32,
             ElementType::F8E5M2 => numeric::e5m2_to_f32,
+            ElementType::F6E2M3FN => numeric::e2m3_to_f32,
+            ElementType::F6E3M2FN => numeric::e3m2_to_f32,
             _ => numeric::e2m1_to_f32,
         };
         let decode_scale: fn(u8) -> f32 = match self.scales.element() {

@@ -33,9 +33,12 @@ pub(super) fn block_quantize(
         .zip(codes.chunks_mut(block))
         .map(|(values, codes)| match scale_rounding {
             None => numeric::quantize_nvfp4_block_by(formula, values, global, codes),
-            Some(rounding) => {
-                numeric::quantize_mx_block_by((rounding, formula.mx), values, mx_element(element), codes)
-            }
+            Some(rounding) => numeric::quantize_mx_block_by(
+                (rounding, formula.mx),
+                values,
+                MxElement::of(element).unwrap_or(MxElement::E2M1),
+                codes,
+            ),
         })
         .collect();
     (codes, scales)
@@ -56,12 +59,4 @@ pub(super) fn block_dequantize(
         .enumerate()
         .map(|(index, code)| code * scales[index / block] * global)
         .collect()
-}
-
-fn mx_element(element: ElementType) -> MxElement {
-    match element {
-        ElementType::F8E4M3FN => MxElement::E4M3,
-        ElementType::F8E5M2 => MxElement::E5M2,
-        _ => MxElement::E2M1,
-    }
 }

@@ -1,9 +1,9 @@
-//! Converts codes of the 4-bit, 8-bit and 16-bit formats to `f32` and back.
+//! Converts codes of the 4-bit, 6-bit, 8-bit and 16-bit formats to `f32` and back.
 //!
 //! Codes are the raw bits, right-aligned in a `u8` or `u16`. The rules for overflow and NaN are in the
 //! table of the [parent module](super).
 
-use super::round::{BF16, E2M1, E4M3, E5M2, F16, FloatFormat, decode_f32, round_f64};
+use super::round::{BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, FloatFormat, decode_f32, round_f64};
 
 /// The rounding of a positive number to a power of two (an `f8E8M0FNU` scale).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +39,8 @@ pub const E2M1_VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// Decoding is the inner loop of the CPU fallback, and a lookup in 1 KiB is faster than extracting bit fields.
+static E2M3_VALUES: [f32; 64] = value_of_each_code(&E2M3);
+static E3M2_VALUES: [f32; 64] = value_of_each_code(&E3M2);
 static E4M3_VALUES: [f32; 256] = value_of_each_code(&E4M3);
 static E5M2_VALUES: [f32; 256] = value_of_each_code(&E5M2);
 
@@ -57,8 +59,8 @@ pub(super) const ONE_POINT_75: u32 = 3 << (F32_MANTISSA_BITS - 2);
 /// The bits of 2^-127: a subnormal in `f32`, code 0 in `f8E8M0FNU`.
 const TWO_POW_MINUS_127: u32 = 1 << (F32_MANTISSA_BITS - 1);
 
-const fn value_of_each_code(format: &FloatFormat) -> [f32; 256] {
-    let mut values = [0.0; 256];
+const fn value_of_each_code<const CODES: usize>(format: &FloatFormat) -> [f32; CODES] {
+    let mut values = [0.0; CODES];
     let mut code = 0;
     while code < values.len() {
         values[code] = decode_f32(code as u16, format);
@@ -84,6 +86,32 @@ pub fn e2m1_from_f32(v: f32) -> u8 {
 #[inline]
 pub fn e2m1_from_f64(v: f64) -> u8 {
     round_f64(v, &E2M1) as u8
+}
+
+/// Decodes an `f6E2M3FN` code. Ignores the high two bits of `code`.
+#[inline]
+pub fn e2m3_to_f32(code: u8) -> f32 {
+    E2M3_VALUES[usize::from(code & 0x3F)]
+}
+
+/// Rounds `v` to an `f6E2M3FN` code (`0x00..=0x3F`): nearest, ties to even. Saturates at ±7.5, keeps the sign of zero;
+/// NaN gives `0x1F`.
+#[inline]
+pub fn e2m3_from_f64(v: f64) -> u8 {
+    round_f64(v, &E2M3) as u8
+}
+
+/// Decodes an `f6E3M2FN` code. Ignores the high two bits of `code`.
+#[inline]
+pub fn e3m2_to_f32(code: u8) -> f32 {
+    E3M2_VALUES[usize::from(code & 0x3F)]
+}
+
+/// Rounds `v` to an `f6E3M2FN` code (`0x00..=0x3F`): nearest, ties to even. Saturates at ±28, keeps the sign of zero;
+/// NaN gives `0x1F`.
+#[inline]
+pub fn e3m2_from_f64(v: f64) -> u8 {
+    round_f64(v, &E3M2) as u8
 }
 
 /// Decodes an `f8E4M3FN` byte as an unsigned NVFP4 scale. Bit 7 is ignored: `0x7F` and `0xFF` are NaN, `0x80` is
@@ -233,6 +261,8 @@ mod tests {
     #[test]
     fn finite_codes_decode_as_the_definition_of_their_format_says() {
         check_finite_codes(|code| e2m1_to_f32(code as u8), 0x8, 0x7, &oracle::e2m1());
+        check_finite_codes(|code| e2m3_to_f32(code as u8), 0x20, 0x1F, &oracle::e2m3());
+        check_finite_codes(|code| e3m2_to_f32(code as u8), 0x20, 0x1F, &oracle::e3m2());
         check_finite_codes(|code| e4m3_to_f32(code as u8), 0x80, 0x7E, &oracle::e4m3());
         check_finite_codes(|code| e5m2_to_f32(code as u8), 0x80, 0x7B, &oracle::e5m2());
         check_finite_codes(f16_bits_to_f32, 0x8000, 0x7BFF, &oracle::f16());
@@ -260,6 +290,10 @@ mod tests {
     fn every_finite_code_survives_decoding_and_encoding() {
         for code in 0..16 {
             assert_eq!(e2m1_from_f32(e2m1_to_f32(code)), code);
+        }
+        for code in 0..64 {
+            assert_eq!(e2m3_from_f64(f64::from(e2m3_to_f32(code))), code);
+            assert_eq!(e3m2_from_f64(f64::from(e3m2_to_f32(code))), code);
         }
         for code in (0..=255u8).filter(|code| code & 0x7F != 0x7F) {
             assert_eq!(e4m3_from_f32(e4m3_to_f32(code)), code);
@@ -293,6 +327,17 @@ mod tests {
         assert_eq!([6.0, 7.0, 1e30, f32::INFINITY].map(e2m1_from_f32), [0x7; 4]);
         assert_eq!([-6.0, -7.0, -1e30, f32::NEG_INFINITY].map(e2m1_from_f32), [0xF; 4]);
         assert_eq!([f32::NAN, -f32::NAN].map(e2m1_from_f32), [0x7; 2]);
+    }
+
+    #[test]
+    fn fp6_ties_go_to_the_even_code_and_both_ends_saturate() {
+        // Halfway between codes 0 and 1, 2 and 3, and the last two; beyond the last.
+        let wide = [0.0625, 0.3125, 7.25, 8.0, f64::INFINITY, f64::NAN];
+        assert_eq!(wide.map(e2m3_from_f64), [0x00, 0x02, 0x1E, 0x1F, 0x1F, 0x1F]);
+        let wide = [0.03125, 0.15625, 26.0, 30.0, f64::INFINITY, f64::NAN];
+        assert_eq!(wide.map(e3m2_from_f64), [0x00, 0x02, 0x1E, 0x1F, 0x1F, 0x1F]);
+        assert_eq!([-0.0, -1.0, f64::NEG_INFINITY].map(e2m3_from_f64), [0x20, 0x28, 0x3F]);
+        assert_eq!([-0.0, -1.0, f64::NEG_INFINITY].map(e3m2_from_f64), [0x20, 0x2C, 0x3F]);
     }
 
     #[test]

@@ -58,6 +58,16 @@ pub(super) fn e2m1() -> Table {
     Table::new(2, 1, 0x7, false)
 }
 
+/// Up to 7.5.
+pub(super) fn e2m3() -> Table {
+    Table::new(2, 3, 0x1F, false)
+}
+
+/// Up to 28.
+pub(super) fn e3m2() -> Table {
+    Table::new(3, 2, 0x1F, false)
+}
+
 /// Up to 448.
 pub(super) fn e4m3() -> Table {
     Table::new(4, 3, 0x7E, false)

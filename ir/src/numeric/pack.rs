@@ -1,4 +1,6 @@
-//! Packs two `f4E2M1FN` codes per byte: the low nibble holds the element with the even index.
+//! Packs codes of fewer than 8 bits: element `i` is at bit `i · width`, low bits first. Two `f4E2M1FN` codes are a byte,
+//! and the low nibble is the even index. Four FP6 codes are three bytes, as in CUTLASS (`cutlass/subbyte_reference.h`)
+//! and in TMA's packed 16U6 format.
 
 use thiserror::Error;
 
@@ -64,6 +66,33 @@ pub fn set_e2m1(bytes: &mut [u8], index: usize, code: u8) {
     *byte = (*byte & !(0xF << shift)) | ((code & 0xF) << shift);
 }
 
+/// Packs codes of `bits` bits, 4 or 6. Ignores higher bits of a code. Bits after the last code are zero.
+pub fn pack_codes(codes: &[u8], bits: usize) -> Vec<u8> {
+    if bits == 4 {
+        return pack_e2m1(codes);
+    }
+    let mask = (1 << bits) - 1;
+    let pack = |four: &[u8]| {
+        let word = four.iter().rev().fold(0u32, |word, code| word << bits | u32::from(*code) & mask);
+        word.to_le_bytes().into_iter().take((four.len() * bits).div_ceil(8))
+    };
+    codes.chunks(4).flat_map(pack).collect()
+}
+
+/// The code of element `index` of a buffer of packed codes of `bits` bits.
+///
+/// # Panics
+///
+/// If the element is beyond the buffer, as indexing a slice does.
+#[inline]
+pub fn code_at(bytes: &[u8], index: usize, bits: usize) -> u8 {
+    let bit = index * bits;
+    let low = u16::from(bytes[bit / 8]);
+    // The last code of a buffer ends with it.
+    let high = if bit % 8 + bits > 8 { u16::from(bytes[bit / 8 + 1]) } else { 0 };
+    ((high << 8 | low) >> (bit % 8)) as u8 & ((1 << bits) - 1) as u8
+}
+
 fn nibble_shift(index: usize) -> usize {
     4 * (index % 2)
 }
@@ -79,6 +108,16 @@ mod tests {
         assert_eq!(pack_e2m1(&[0x1, 0x2, 0x3, 0xF]), [0x21, 0xF3]);
         assert_eq!(unpack_e2m1(&[0x21, 0xF3], 4), Ok(vec![0x1, 0x2, 0x3, 0xF]));
         assert_eq!([0, 1, 2, 3].map(|index| e2m1_at(&[0x21, 0xF3], index)), [0x1, 0x2, 0x3, 0xF]);
+    }
+
+    #[test]
+    fn four_codes_of_six_bits_are_three_bytes_with_low_bits_first() {
+        // 0b000001, 0b000010, 0b000011, 0b111111: bits 0 to 5, 6 to 11, 12 to 17 and 18 to 23.
+        let bytes = [0b1000_0001, 0b0011_0000, 0b1111_1100];
+        assert_eq!(pack_codes(&[0x01, 0x02, 0x03, 0x3F], 6), bytes);
+        assert_eq!([0, 1, 2, 3].map(|index| code_at(&bytes, index, 6)), [0x01, 0x02, 0x03, 0x3F]);
+        assert_eq!(pack_codes(&[0xC1, 0x42, 0x83, 0xFF], 6), bytes, "high bits do not reach a neighbour");
+        assert_eq!(pack_codes(&[], 6), []);
     }
 
     #[test]
@@ -121,6 +160,17 @@ mod tests {
 
     proptest! {
         #![proptest_config(oracle::cases(256))]
+        #[test]
+        fn packed_codes_of_any_width_come_back(codes in prop::collection::vec(0u8..64, 0..67), wide in any::<bool>()) {
+            let bits = if wide { 6 } else { 4 };
+            let codes: Vec<u8> = codes.into_iter().map(|code| code & ((1 << bits) - 1)).collect();
+            let bytes = pack_codes(&codes, bits);
+            prop_assert_eq!(bytes.len(), (codes.len() * bits).div_ceil(8));
+            for (index, &code) in codes.iter().enumerate() {
+                prop_assert_eq!(code_at(&bytes, index, bits), code);
+            }
+        }
+
         #[test]
         fn packed_codes_come_back_one_by_one_and_together(codes in prop::collection::vec(0u8..16, 0..67)) {
             let bytes = pack_e2m1(&codes);

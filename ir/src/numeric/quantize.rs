@@ -124,7 +124,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ELEMENTS: [MxElement; 3] = [MxElement::E2M1, MxElement::E4M3, MxElement::E5M2];
+    const ELEMENTS: [MxElement; 5] =
+        [MxElement::E2M1, MxElement::E2M3, MxElement::E3M2, MxElement::E4M3, MxElement::E5M2];
     const ROUNDINGS: [ScaleRounding; 3] = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even];
 
     fn nvfp4(values: &[f32], global: f32) -> (u8, Vec<u8>) {
@@ -171,6 +172,8 @@ mod tests {
     fn reference_mx(values: &[f32], element: MxElement, rounding: ScaleRounding) -> (u8, Vec<u8>) {
         let (table, emax, sign) = match element {
             MxElement::E2M1 => (oracle::e2m1(), 2, 0x8),
+            MxElement::E2M3 => (oracle::e2m3(), 2, 0x20),
+            MxElement::E3M2 => (oracle::e3m2(), 4, 0x20),
             MxElement::E4M3 => (oracle::e4m3(), 8, 0x80),
             MxElement::E5M2 => (oracle::e5m2(), 15, 0x80),
         };

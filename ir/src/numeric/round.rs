@@ -39,6 +39,28 @@ pub(super) const E2M1: FloatFormat = FloatFormat {
     nan: 0x7,
 };
 
+/// `f6E2M3FN` under CUDA's `satfinite`.
+pub(super) const E2M3: FloatFormat = FloatFormat {
+    mantissa_bits: 3,
+    min_exponent: 0,
+    sign: 0x20,
+    max_finite: 0x1F,
+    overflow: 0x1F,
+    infinity: None,
+    nan: 0x1F,
+};
+
+/// `f6E3M2FN` under CUDA's `satfinite`.
+pub(super) const E3M2: FloatFormat = FloatFormat {
+    mantissa_bits: 2,
+    min_exponent: -2,
+    sign: 0x20,
+    max_finite: 0x1F,
+    overflow: 0x1F,
+    infinity: None,
+    nan: 0x1F,
+};
+
 /// `f8E4M3FN` under CUDA's `satfinite`.
 pub(super) const E4M3: FloatFormat = FloatFormat {
     mantissa_bits: 3,
@@ -163,9 +185,11 @@ mod tests {
         }
     }
 
-    fn formats() -> [(&'static FloatFormat, Table); 5] {
+    fn formats() -> [(&'static FloatFormat, Table); 7] {
         [
             (&E2M1, oracle::e2m1()),
+            (&E2M3, oracle::e2m3()),
+            (&E3M2, oracle::e3m2()),
             (&E4M3, oracle::e4m3()),
             (&E5M2, oracle::e5m2()),
             (&F16, oracle::f16()),
@@ -242,7 +266,7 @@ mod tests {
             format_index in 0usize..5,
         ) {
             // Built per thread, not per case: the 16-bit tables have 32 thousand entries.
-            thread_local!(static FORMATS: [(&'static FloatFormat, Table); 5] = formats());
+            thread_local!(static FORMATS: [(&'static FloatFormat, Table); 7] = formats());
             let v = f64::from_bits(((exponent + 1023) as u64) << 52 | mantissa);
             FORMATS.with(|formats| check(v, formats[format_index].0, &formats[format_index].1));
         }

@@ -5,7 +5,7 @@ use crate::builder::{Builder, ScaledMmaOptions};
 use crate::interp::interpret;
 use crate::types::{Dim, TensorType};
 use crate::verify::verify;
-use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I1, I32};
+use ElementType::{BF16, F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I1, I32};
 use ScaleLayout::{Blocked, Linear};
 
 /// A program with a blocked and a linear scale tensor: D = alpha · A·Bᵀ.
@@ -157,7 +157,9 @@ fn exact_rule_products_are_the_same_in_every_f32_order() {
     for seed in 0..4 {
         check_exact_in_any_order(NVFP4, Rule::Exact, 512, seed);
     }
-    for (a, b) in [(F4E2M1FN, F4E2M1FN), (F8E4M3FN, F8E4M3FN), (F8E5M2, F8E4M3FN), (F4E2M1FN, F8E5M2)] {
+    let pairs = [(F4E2M1FN, F4E2M1FN), (F8E4M3FN, F8E4M3FN), (F8E5M2, F8E4M3FN), (F4E2M1FN, F8E5M2)];
+    let with_six = [(F6E2M3FN, F6E2M3FN), (F6E3M2FN, F8E4M3FN), (F6E2M3FN, F6E3M2FN)];
+    for (a, b) in pairs.into_iter().chain(with_six) {
         check_exact_in_any_order((a, b, F8E8M0FNU, 32), Rule::Exact, 512, 9);
     }
     for (a, b) in [(BF16, F4E2M1FN), (F16, F8E4M3FN), (BF16, F8E5M2)] {
@@ -169,7 +171,7 @@ fn exact_rule_products_are_the_same_in_every_f32_order() {
 #[test]
 fn contest_rule_products_are_the_same_in_every_f32_order() {
     check_exact_in_any_order(NVFP4, Rule::Contest, 4096, 3);
-    for (a, b) in [(F4E2M1FN, F4E2M1FN), (F8E4M3FN, F8E5M2)] {
+    for (a, b) in [(F4E2M1FN, F4E2M1FN), (F8E4M3FN, F8E5M2), (F6E2M3FN, F6E3M2FN)] {
         check_exact_in_any_order((a, b, F8E8M0FNU, 32), Rule::Contest, 1792, 3);
     }
     check_exact_in_any_order((F16, F4E2M1FN, F8E4M3FN, 16), Rule::Contest, 4096, 3);
@@ -289,8 +291,8 @@ fn only_the_a_of_a_weight_only_product_is_drawn_for_exact_sums() {
 }
 
 #[test]
-fn fp8_data_is_finite_and_reaches_both_ends() {
-    for (element, largest) in [(F8E4M3FN, 448.0), (F8E5M2, 57344.0)] {
+fn fp6_and_fp8_data_is_finite_and_reaches_both_ends() {
+    for (element, largest) in [(F6E2M3FN, 7.5), (F6E3M2FN, 28.0), (F8E4M3FN, 448.0), (F8E5M2, 57344.0)] {
         let values = tensor(element, vec![100, 100], None, Rule::Normal, 3).unwrap().to_f64();
         assert!(values.iter().all(|v| v.is_finite()));
         assert!(values.contains(&largest) && values.contains(&-largest));

@@ -182,6 +182,8 @@ impl<'s> Parser<'s> {
 fn element_from_bytes(name: &[u8]) -> Option<ElementType> {
     Some(match name {
         b"f4E2M1FN" => ElementType::F4E2M1FN,
+        b"f6E2M3FN" => ElementType::F6E2M3FN,
+        b"f6E3M2FN" => ElementType::F6E3M2FN,
         b"f8E4M3FN" => ElementType::F8E4M3FN,
         b"f8E5M2" => ElementType::F8E5M2,
         b"f8E8M0FNU" => ElementType::F8E8M0FNU,

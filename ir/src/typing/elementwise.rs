@@ -28,6 +28,8 @@ pub(super) fn convert(site: &mut Site<'_>) {
             site.errors.push(Kind::TargetElement { mnemonic, value, ty });
         }
         ElementType::F4E2M1FN
+        | ElementType::F6E2M3FN
+        | ElementType::F6E3M2FN
         | ElementType::F8E4M3FN
         | ElementType::F8E5M2
         | ElementType::F16

@@ -207,13 +207,18 @@ const ARITHMETIC_OR_I32: Elements = Elements {
     text: "f16, bf16, f32 or i32",
 };
 const BLOCK_DATA: Elements =
-    Elements { has: ElementType::is_block_data, text: "f4E2M1FN, f8E4M3FN or f8E5M2" };
+    Elements { has: ElementType::is_block_data, text: "f4E2M1FN, f6E2M3FN, f6E3M2FN, f8E4M3FN or f8E5M2" };
 const HALF: Elements = Elements { has: ElementType::is_half, text: "f16 or bf16" };
 const INTEGER: Elements = Elements { has: |element| element == ElementType::I32, text: "i32" };
 const BOOLEAN: Elements = Elements { has: |element| element == ElementType::I1, text: "i1" };
-/// FP4 elements share bytes along the last axis, so they cannot be moved one by one.
-const UNPACKED: Elements =
-    Elements { has: |element| element != ElementType::F4E2M1FN, text: "any type but f4E2M1FN" };
+/// FP4 and FP6 elements share bytes along the last axis, so they cannot be moved one by one.
+const UNPACKED: Elements = Elements {
+    has: |element| element.packed_count() == 1,
+    text: "any type but f4E2M1FN, f6E2M3FN and f6E3M2FN",
+};
+/// Only block quantization, products, conversions and `reshape` take FP6.
+const NO_FP6: Elements =
+    Elements { has: |element| !element.is_fp6(), text: "any type but f6E2M3FN and f6E3M2FN" };
 
 /// An operand or a result of the op being checked.
 #[derive(Clone, Copy)]

@@ -1,13 +1,14 @@
 //! Typing rules of the ops that take, join or add elements along axes.
 
 use super::shape::is_value_of;
-use super::{INTEGER, Site, Slot, number_text};
+use super::{INTEGER, NO_FP6, Site, Slot, number_text};
 use crate::ops::{PadAmount, SliceRange};
 use crate::types::{Dim, ElementType, Shape};
 use crate::verify::VerifyErrorKind as Kind;
 
 pub(super) fn slice(site: &mut Site<'_>, ranges: &[SliceRange]) {
     let (operand, result) = (site.operand(0), site.result(0));
+    site.require_element(operand, NO_FP6);
     site.require_result_element(result, operand.ty.element);
     let axes: Vec<u32> = ranges.iter().map(|range| range.axis).collect();
     if !require_axes(site, operand, &axes) {
@@ -38,6 +39,7 @@ pub(super) fn slice(site: &mut Site<'_>, ranges: &[SliceRange]) {
 
 pub(super) fn concat(site: &mut Site<'_>, axis: u32) {
     let (first, result) = (site.operand(0), site.result(0));
+    site.require_element(first, NO_FP6);
     site.require_result_element(result, first.ty.element);
     if !site.require_axis(first, axis) {
         return;
@@ -80,6 +82,7 @@ pub(super) fn concat(site: &mut Site<'_>, axis: u32) {
 pub(super) fn gather(site: &mut Site<'_>, axis: u32) {
     let (x, indices, result) = (site.operand(0), site.operand(1), site.result(0));
     site.require_element(indices, INTEGER);
+    site.require_element(x, NO_FP6);
     site.require_result_element(result, x.ty.element);
     if !site.require_axis(x, axis) {
         return;
@@ -93,6 +96,7 @@ pub(super) fn gather(site: &mut Site<'_>, axis: u32) {
 pub(super) fn pad(site: &mut Site<'_>, amounts: &[PadAmount], value: f64) {
     let (operand, result) = (site.operand(0), site.result(0));
     let element = operand.ty.element;
+    site.require_element(operand, NO_FP6);
     site.require_result_element(result, element);
     // Scales were refused before, so the element type is not `f8E8M0FNU`.
     if !is_value_of(element, value) {

@@ -117,6 +117,8 @@ pub(super) fn is_value_of(element: ElementType, value: f64) -> bool {
         }
         // Any number rounds as `convert` does. `f8E8M0FNU` does not occur, because a constant has no layout.
         ElementType::F4E2M1FN
+        | ElementType::F6E2M3FN
+        | ElementType::F6E3M2FN
         | ElementType::F8E4M3FN
         | ElementType::F8E5M2
         | ElementType::F8E8M0FNU

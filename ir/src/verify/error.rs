@@ -339,8 +339,10 @@ define_kinds! {
         value: String,
         /// Its type.
         ty: String,
-    } = "packed_extent", "the last extent of `{value}: {ty}` is not known to be even",
-        "help: give the last axis an even constant factor, because FP4 is packed in pairs along it";
+        /// The number of elements in whole bytes.
+        packed: u64,
+    } = "packed_extent", "the last extent of `{value}: {ty}` is not known to be a multiple of {packed}",
+        "help: give the last axis a constant factor of that many: two of FP4 are packed in a byte, four of FP6 in three";
     /// A layout on a type that is not a scale type.
     LayoutOnType {
         /// The value.

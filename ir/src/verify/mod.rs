@@ -36,7 +36,7 @@
 //! - An extent is a product of at most 32 symbols (`too_many_symbols`) and a constant of at most 2^40. The product of a
 //!   type's constants, without zeros, is at most 2^46 (`extent_too_large`). Any product of a type's extents therefore
 //!   has a constant that fits 64 bits.
-//! - The last extent of FP4 is even (`packed_extent`).
+//! - The last extent of FP4 is even, and that of FP6 a multiple of four (`packed_extent`).
 //! - Only scale types of rank 2 or more have a layout (`layout_on_type`), and `f8E8M0FNU` always has one
 //!   (`scale_without_layout`).
 //!

@@ -259,9 +259,9 @@ impl<'a> Walk<'a> {
         if constants().any(|constant| constant > MAX_EXTENT) || count.is_none_or(|count| count > MAX_COUNT) {
             kinds.push(Kind::ExtentTooLarge { value: name(), ty: self.type_text(value) });
         }
-        if ty.element == ElementType::F4E2M1FN && !ty.shape.last().is_some_and(|last| last.is_multiple_of(2))
-        {
-            kinds.push(Kind::PackedExtent { value: name(), ty: self.type_text(value) });
+        let packed = ty.element.packed_count() as u64;
+        if packed > 1 && !ty.shape.last().is_some_and(|last| last.is_multiple_of(packed)) {
+            kinds.push(Kind::PackedExtent { value: name(), ty: self.type_text(value), packed });
         }
         if ty.layout.is_some() && !(ty.element.is_scale() && ty.rank() >= 2) {
             kinds.push(Kind::LayoutOnType { value: name(), ty: self.type_text(value) });

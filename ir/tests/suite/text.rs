@@ -27,6 +27,7 @@ func @layer.0(
     %g: tensor<[], f32>,
     %mx: tensor<[4*M*B, 64], f8E5M2>,
     %smx: tensor<[4*M*B, 2], f8E8M0FNU, linear>,
+    %six: tensor<[4*M*B, 64], f6E2M3FN>,
     %i: tensor<[0], i32>
 ) {
   %sw = swizzle_scales %w_scale : tensor<[1536, 24], f8E4M3FN, blocked>
@@ -35,6 +36,9 @@ func @layer.0(
   %acc4 = scaled_mma %x, %w, %sw {block = 16} : tensor<[M, 1536], bf16>
   %acc5 = scaled_mma %x, %w, %sw, alpha = %alpha, c = %c {block = 16} : tensor<[M, 1536], f32>
   %acc3 = scaled_mma %fc1.input, %sx, %w, %sw, beta = %beta {block = 16} : tensor<[M, 1536], f32>
+  %acc6 = scaled_mma %six, %smx, %mx, %smx {block = 32} : tensor<[4*M*B, 4*M*B], f32>
+  %six.wide = convert %six : tensor<[4*M*B, 64], f32>
+  %six.other = convert %six.wide : tensor<[4*M*B, 64], f6E3M2FN>
   %m = mma %x, %x : tensor<[M, M], f32>
   %q, %s = block_quantize %acc, %g {block = 16} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>
   %q1, %s1 = block_quantize %acc, %g {block = 16, scale_min = 0.015625} : tensor<[M, 1536], f4E2M1FN>, tensor<[M, 96], f8E4M3FN, linear>

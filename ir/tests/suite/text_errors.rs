@@ -371,7 +371,7 @@ fn types_are_checked_where_they_stand() {
             3 │   %y = relu %x : tensor<[M], quarter>
               │                              ^^^^^^^
               │
-              = note: the element types are f4E2M1FN, f8E4M3FN, f8E5M2, f8E8M0FNU, f16, bf16, f32, i32, i1
+              = note: the element types are f4E2M1FN, f6E2M3FN, f6E3M2FN, f8E4M3FN, f8E5M2, f8E8M0FNU, f16, bf16, f32, i32, i1
 
             error[bad_type]: expected the scale layout `linear` or `blocked`, found `swizzled`
               ┌─ test.fir:3:41

@@ -264,21 +264,22 @@ impl<'a> Checker<'a> {
         let read = plan.operands.iter().filter(|read| read.shape != OperandShape::Scalar);
         let read = read.map(|read| read.value);
         let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = *operands;
-        let mut pointers: Vec<Value> = [a, b, sfb].into_iter().chain(sfa).chain(c).chain(read).collect();
-        let mut narrow = Vec::new();
+        let [of_a, of_b] = rules.operand_alignment;
+        let wide = |value: Value| (value, rules.pointer_alignment);
+        let mut pointers = vec![(a, of_a), (b, of_b), wide(sfb)];
+        pointers.extend(sfa.into_iter().chain(c).chain(read).map(wide));
         for output in &plan.outputs {
             match output.kind {
-                OutputKind::Value { value } => pointers.push(value),
-                OutputKind::Quantized { codes, scales, .. } => pointers.extend([codes, scales]),
-                OutputKind::Reduced { value, .. } => narrow.push(value),
+                OutputKind::Value { value } => pointers.push(wide(value)),
+                OutputKind::Quantized { codes, scales, .. } => pointers.extend([codes, scales].map(wide)),
+                // A reduction writes single f32 elements.
+                OutputKind::Reduced { value, .. } => pointers.push((value, 4)),
             }
         }
         pointers.sort_unstable();
         pointers.dedup();
-        let aligned = |bytes| move |value| Constraint::PointerAlignment { value, bytes };
-        needed.extend(pointers.into_iter().map(aligned(rules.pointer_alignment)));
-        // A reduction writes single f32 elements.
-        needed.extend(narrow.into_iter().map(aligned(4)));
+        let aligned = |(value, bytes)| Constraint::PointerAlignment { value, bytes };
+        needed.extend(pointers.into_iter().map(aligned));
 
         let mut stated: Vec<&Constraint> = plan.constraints.iter().collect();
         for needed in needed {

@@ -171,14 +171,34 @@ fn is_nvfp4(matched: &RuleMatch<'_>, block: Id, codes: Id, scales: Id) -> bool {
         && matched.element(scales) == Some(BlockFormat::NVFP4.scale)
 }
 
-/// Merges a widening `convert` into the `dequantize` before it.
-pub(crate) fn widening_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
-    let [e, v, c, sc] = ["?e", "?v", "?c", "?sc"].map(|name| matched.get(name));
-    let arithmetic =
-        matches!(matched.attribute(e), Some(Attribute::Element(element)) if element.is_arithmetic());
-    if !arithmetic || !is_nvfp4(matched, v, c, sc) {
+/// Merges a `convert` into the `dequantize` before it, which rounds nothing.
+pub(crate) fn convert_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let [w, v, c, sc] = ["?w", "?v", "?c", "?sc"].map(|name| matched.get(name));
+    let from_f32 = matched.attribute(w) == Some(Attribute::Element(ElementType::F32));
+    let mx = matched.element(sc) == Some(ElementType::F8E8M0FNU);
+    if is_nvfp4(matched, v, c, sc) || (mx && from_f32) {
+        let none = matched.absent();
+        dequantize_to_converted(matched, none)
+    } else {
+        vec![]
+    }
+}
+
+/// Merges a `convert` into the `dequantize` with a factor before it.
+pub(crate) fn convert_joins_scaled_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let [v, c, sc, g] = ["?v", "?c", "?sc", "?g"].map(|name| matched.get(name));
+    if matched.is_absent(g) || !is_nvfp4(matched, v, c, sc) {
         return vec![];
     }
-    let none = matched.absent();
-    vec![matched.add(Term::Dequantize([e, v, c, sc, none]))]
+    dequantize_to_converted(matched, g)
+}
+
+fn dequantize_to_converted(matched: &mut RuleMatch<'_>, g: Id) -> Vec<Id> {
+    let [e, v, c, sc] = ["?e", "?v", "?c", "?sc"].map(|name| matched.get(name));
+    match matched.attribute(e) {
+        Some(Attribute::Element(element)) if element.is_arithmetic() => {
+            vec![matched.add(Term::Dequantize([e, v, c, sc, g]))]
+        }
+        _ => vec![],
+    }
 }

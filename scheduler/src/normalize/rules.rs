@@ -124,10 +124,18 @@ pub(crate) const RULES: &[Rule] = &[
         "as factor-joins-dequantize",
     ),
     exact(
-        "widening-joins-dequantize",
+        "convert-joins-dequantize",
         "(convert ?e (dequantize ?w ?v ?c ?sc none))",
-        products::widening_joins_dequantize,
-        "code · scale of NVFP4 is exact in f16, bf16 and f32 alike",
+        products::convert_joins_dequantize,
+        "code · scale of NVFP4 is exact in f16, bf16 and f32 alike. f32 holds code · 2^e too, or it overflows, and then \
+         narrower types do as well",
+    ),
+    contract(
+        "convert-joins-scaled-dequantize",
+        "(convert ?e (dequantize f32 ?v ?c ?sc ?g))",
+        products::convert_joins_scaled_dequantize,
+        "rounds code · scale · g to the narrower type, instead of to f32 first. Range: in f16, a product that is less \
+         than 2^-8 from ±65520, where f16 overflows, may be rounded to either side",
     ),
     exact(
         "transposes-merge",
@@ -302,9 +310,11 @@ fn layout_of(attribute: Attribute) -> Option<ScaleLayout> {
 
 /// Returns whether the wide type holds every value of the narrow type.
 pub(crate) fn holds_exactly(wide: ElementType, narrow: ElementType) -> bool {
-    use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F16, F32};
+    use ElementType::{BF16, F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2, F16, F32};
     match narrow {
-        F4E2M1FN => matches!(wide, F4E2M1FN | F8E4M3FN | F8E5M2 | F16 | BF16 | F32),
+        F4E2M1FN => matches!(wide, F4E2M1FN | F6E2M3FN | F6E3M2FN | F8E4M3FN | F8E5M2 | F16 | BF16 | F32),
+        F6E2M3FN => matches!(wide, F6E2M3FN | F8E4M3FN | F16 | BF16 | F32),
+        F6E3M2FN => matches!(wide, F6E3M2FN | F8E4M3FN | F8E5M2 | F16 | BF16 | F32),
         F8E4M3FN => matches!(wide, F8E4M3FN | F16 | BF16 | F32),
         F8E5M2 => matches!(wide, F16 | BF16 | F32),
         F16 => matches!(wide, F16 | F32),

@@ -41,6 +41,7 @@ fn capability() -> FormatCapability {
             max_tiles: 1 << 20,
         },
         max_scale_bytes: 1 << 30,
+        operand_alignment: [16; 2],
         pointer_alignment: 16,
         batched: true,
         c: outputs.clone(),

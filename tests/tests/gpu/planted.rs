@@ -59,6 +59,24 @@ func @main(
 ",
 };
 
+/// FP4 that TMA would spread over bytes, beside FP8.
+const W4A8: Subject = Subject {
+    format: "mxfp8 x mxfp4",
+    kernel: "tile = [128, 64, 128]",
+    text: "fir 1
+func @main(
+    %a: tensor<[300, 640], f8E4M3FN>, %sfa: tensor<[300, 20], f8E8M0FNU, blocked>,
+    param %b: tensor<[264, 640], f4E2M1FN>, param %sfb: tensor<[264, 20], f8E8M0FNU, blocked>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb {block = 32} : tensor<[300, 264], f32>
+  return %d
+}
+",
+};
+
+/// The same on two SMs.
+const W4A8_PAIR: Subject = Subject { kernel: "tile = [256, 128, 128], cluster = [2, 1]", ..W4A8 };
+
 /// Two SMs share each tile.
 const PAIR: Subject = Subject { kernel: "tile = [256, 128, 256], cluster = [2, 1]", ..NVFP4 };
 
@@ -110,10 +128,16 @@ fn split(operands: &str) -> Vec<String> {
 const MMA: &str = "tcgen05.mma";
 const COPY: &str = "tcgen05.cp";
 
-const FAULTS: [Fault; 20] = [
+const FAULTS: [Fault; 24] = [
     Fault("none, NVFP4", &NVFP4, |ptx| Ok(ptx.to_owned())),
     Fault("none, MXFP4", &MXFP4, |ptx| Ok(ptx.to_owned())),
     Fault("none, two SMs", &PAIR, |ptx| Ok(ptx.to_owned())),
+    Fault("none, W4A8", &W4A8, |ptx| Ok(ptx.to_owned())),
+    Fault("none, W4A8 on two SMs", &W4A8_PAIR, |ptx| Ok(ptx.to_owned())),
+    // From e4m3 to e5m2.
+    Fault("elements of A", &W4A8, |ptx| operand(ptx, MMA, 3, "b32", "xor.b32 planted, given, 0x80;")),
+    // From one step along K to another.
+    Fault("start of spread codes", &W4A8, |ptx| operand(ptx, MMA, 2, "b64", "xor.b64 planted, given, 2;")),
     Fault("descriptor start of A", &NVFP4, |ptx| operand(ptx, MMA, 1, "b64", "xor.b64 planted, given, 2;")),
     Fault("descriptor start of B", &NVFP4, |ptx| operand(ptx, MMA, 2, "b64", "xor.b64 planted, given, 2;")),
     // From 128 to 64 bytes.
@@ -165,7 +189,8 @@ macro_rules! plants {
 
 type Translate = fn(kernel: &str, library: &str) -> Result<String, String>;
 
-const PLANTS: [Translate; FAULTS.len()] = plants!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+const PLANTS: [Translate; FAULTS.len()] =
+    plants!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
 
 fn planned(subject: &Subject) -> Result<Planned> {
     let table = format!(

@@ -192,6 +192,8 @@ fn edges() -> Vec<(char, MxElement, ScaleRounding, MxEdges)> {
 fn format_name(element: MxElement) -> &'static str {
     match element {
         MxElement::E2M1 => "E2m1",
+        MxElement::E2M3 => "E2m3",
+        MxElement::E3M2 => "E3m2",
         MxElement::E4M3 => "E4m3",
         MxElement::E5M2 => "E5m2",
     }

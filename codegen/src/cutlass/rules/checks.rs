@@ -126,13 +126,8 @@ pub(super) fn n_major_tile(subject: &Subject) -> Option<String> {
 
 /// Finds an operand whose alignment is not the required multiple.
 fn misaligned(configuration: &Configuration) -> Option<String> {
-    let multiple = |format: Format| match (configuration.kind(), format.bits()) {
-        (Kind::Nvf4 | Kind::Mxf4, _) => 32,
-        (Kind::Mxf8f6f4, 8) => 16,
-        (Kind::Mxf8f6f4, _) => 128,
-    };
     [("A", configuration.a), ("B", configuration.b)].into_iter().find_map(|(name, operand)| {
-        let multiple = multiple(operand.format);
+        let multiple = configuration.kind().alignment(operand.format);
         let met = operand.alignment > 0 && operand.alignment.is_multiple_of(multiple);
         demand(met, || format!("{name} aligned to {}, not to {multiple}", operand.alignment))
     })

@@ -59,11 +59,13 @@ const KNOWN: &[(&str, &[&str])] = &[
             "cta_group::2",
             "kind::mxf4nvf4",
             "kind::mxf4",
+            "kind::mxf8f6f4",
             "block_scale",
             "block16",
             "block32",
             "scale_vec::4X",
             "scale_vec::2X",
+            "scale_vec::1X",
         ],
     ),
     (
@@ -111,11 +113,13 @@ fn cta_group(modifier: &str) -> Result<&'static str, RewriteProblem> {
     }
 }
 
-/// Returns the number of elements along K per scale, as text; `None` for an unsupported kind.
+/// Returns the number of codes along K per scale as text, or `1` for the kind whose elements are bytes; `None` for an
+/// unsupported kind.
 fn block_size(kind: &str, block: &[&str]) -> Option<&'static str> {
     match (kind, block) {
         ("kind::mxf4nvf4", ["block16" | "scale_vec::4X"]) => Some("16"),
         ("kind::mxf4", [] | ["block32" | "scale_vec::2X"]) => Some("32"),
+        ("kind::mxf8f6f4", [] | ["block32" | "scale_vec::1X"]) => Some("1"),
         _ => None,
     }
 }

@@ -20,8 +20,11 @@ constexpr uint32_t kNan = 0xFFFFFFFFu;
 // A wait ends after this many nanoseconds. After another thread's fault, it ends earlier.
 constexpr uint64_t kPatience = 8'000'000'000, kShortPatience = 500'000'000;
 
+// A copy of scales, and a multiplication whose elements have a byte each.
+constexpr uint32_t kCopy = 0, kBytes = 1;
+
 struct Instruction {
-  // Zero for a copy of scales, else the number of codes per scale.
+  // `kCopy`, `kBytes`, or the number of codes per scale.
   uint32_t block;
   uint32_t group, d, descriptor, sfa, sfb, accumulates;
   uint64_t a, b;

@@ -88,11 +88,11 @@ extern "C" __device__ __noinline__ void fourfold_dealloc(uint32_t address, uint3
 
 // "tcgen05.cp".
 extern "C" __device__ __noinline__ void fourfold_copy_scales(uint32_t to, uint64_t from, uint32_t group) {
-  enqueue(Instruction{0, group, to, 0, 0, 0, 0, from, 0});
+  enqueue(Instruction{kCopy, group, to, 0, 0, 0, 0, from, 0});
 }
 
-// "tcgen05.mma" with .kind::mxf4nvf4 or .kind::mxf4. `block` is the number of codes per scale. The kinds of f8f6f4 belong
-// here, with descriptors and rows of their own.
+// "tcgen05.mma" with .kind::mxf4nvf4 or .kind::mxf4, where `block` is the number of codes per scale, or with
+// .kind::mxf8f6f4, where it is `kBytes`.
 extern "C" __device__ __noinline__ void fourfold_mma(uint32_t d, uint64_t a, uint64_t b, uint32_t descriptor, uint32_t sfa,
                                                      uint32_t sfb, uint32_t accumulates, uint32_t block,
                                                      uint32_t group) {

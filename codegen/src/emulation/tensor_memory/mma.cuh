@@ -1,3 +1,8 @@
+// Elements of .kind::mxf8f6f4, by their numbers in an instruction descriptor.
+constexpr uint32_t kE4m3 = 0, kE5m2 = 1, kE2m1 = 5;
+
+__device__ bool is_element(uint32_t format) { return format == kE4m3 || format == kE5m2 || format == kE2m1; }
+
 // "Shared memory descriptor". A matrix in K-major order: groups of eight rows, `stride` bytes apart. Within a group, rows
 // are 16 bytes times 2^bits apart, and `bits` bits of each address above the lowest four are XORed with those of the row.
 struct SharedMatrix {
@@ -25,6 +30,15 @@ struct SharedMatrix {
     }
   }
 
+  // Returns whether a row may have such elements: TMA spreads 4-bit codes only with the 128-byte swizzle.
+  __device__ bool can_have(uint32_t format, uint64_t descriptor) const {
+    if (format == kE2m1 && bits != 3) {
+      record(kSharedDescriptor, static_cast<uint32_t>(descriptor), static_cast<uint32_t>(descriptor >> 32), 128);
+      return false;
+    }
+    return true;
+  }
+
   // The address of 16 bytes of a row.
   __device__ uint32_t address(uint32_t row, uint32_t piece) const {
     uint32_t const at = start + row / 8 * stride + row % 8 * (16u << bits) + piece * 16;
@@ -32,9 +46,9 @@ struct SharedMatrix {
   }
 };
 
-// "Instruction descriptor" of .kind::mxf4 and .kind::mxf4nvf4.
+// "Instruction descriptor" of .kind::mxf4, .kind::mxf4nvf4 and .kind::mxf8f6f4.
 struct MmaDescriptor {
-  uint32_t m, n, sfa_id, sfb_id;
+  uint32_t m, n, sfa_id, sfb_id, a_format, b_format;
   bool powers_of_two, valid;
 
   __device__ MmaDescriptor(uint32_t bits, uint32_t block, uint32_t group) {
@@ -43,16 +57,20 @@ struct MmaDescriptor {
     powers_of_two = (bits >> 23 & 1u) != 0;
     m = (bits >> 24 & 0x1Fu) * 16;
     sfa_id = bits >> 29 & 3u;
+    a_format = bits >> 7 & 7u;
+    b_format = bits >> 10 & 7u;
+    bool const bytes = block == kBytes, e2m1 = a_format == 1 && b_format == 1;
     uint32_t wrong = 0;
     wrong |= (bits & 0x0Fu) != 0 ? 1 : 0;                         // sparsity, unused bits
     wrong |= (bits >> 6 & 1u) != 0 ? 2 : 0;                       // an unused bit
-    wrong |= (bits >> 7 & 7u) != 1 || (bits >> 10 & 7u) != 1 ? 4 : 0;  // A and B are e2m1
+    wrong |= bytes && is_element(a_format) && is_element(b_format) || !bytes && e2m1 ? 0 : 4;  // elements of the kind
     wrong |= (bits >> 13 & 0xFu) != 0 ? 8 : 0;                    // negation, order of A and B
     wrong |= m != 128 * group ? 16 : 0;
     wrong |= n == 0 || n > 256 || n % (8 * group) != 0 ? 32 : 0;
     wrong |= bits >> 31 != 0 ? 64 : 0;                            // K = 96
-    wrong |= block == 32 && !powers_of_two ? 128 : 0;
-    wrong |= block == 16 ? (sfa_id | sfb_id) != 0 ? 256 : 0 : ((sfa_id | sfb_id) & 1u) != 0 ? 256 : 0;
+    wrong |= block != 16 && !powers_of_two ? 128 : 0;
+    // The scales of an instruction begin at a multiple of their number: four, two or one.
+    wrong |= ((sfa_id | sfb_id) & (bytes ? 0u : block == 32 ? 1u : 3u)) != 0 ? 256 : 0;
     valid = wrong == 0;
     if (!valid) {
       record(kInstructionDescriptor, bits, wrong, block);
@@ -120,6 +138,51 @@ struct Row {
   }
 };
 
+// The 32 elements of a row of bytes.
+struct ByteRow {
+  float values[32];
+
+  __device__ void set(uint32_t at, uint32_t word, uint32_t format) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t const code = word >> 8 * i & 0xFFu;
+      values[at + i] = format == kE4m3 ? of_e4m3(code) : of_e5m2(code);
+    }
+  }
+
+  __device__ void set_codes(uint32_t at, uint32_t word) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      values[at + i] = of_e2m1(word >> 4 * i & 0xFu);
+    }
+  }
+
+  // Returns whether the CTA has the row.
+  __device__ bool load(Cta const &cta, SharedMatrix const &matrix, uint32_t row, uint32_t format) {
+    bool has = true;
+    for (uint32_t piece = 0; piece < 2; ++piece) {
+      bool const spread = format == kE2m1;
+      uint32_t const address = matrix.address(row, piece), at = spread ? address_of_codes(address) : address;
+      if (!cta.has(at & ~15u)) {
+        has = false;
+        continue;
+      }
+      uint4 const value = cta.load(at & ~15u);
+      if (spread) {
+        bool const upper = (at & 8u) != 0;
+        set_codes(16 * piece, upper ? value.z : value.x);
+        set_codes(16 * piece + 8, upper ? value.w : value.y);
+      } else {
+        set(16 * piece, value.x, format);
+        set(16 * piece + 4, value.y, format);
+        set(16 * piece + 8, value.z, format);
+        set(16 * piece + 12, value.w, format);
+      }
+    }
+    return has;
+  }
+};
+
 // The scale word of a row of A: the same in all four groups of 32 lanes.
 __device__ uint32_t scales_of_a(TensorMemory const &memory, uint32_t first, uint32_t row) {
   uint32_t const column = first + row / 32;
@@ -140,26 +203,46 @@ struct Multiplication {
   SharedMatrix const &a, &b;
   uint32_t d, sfa, sfb, group;
 
+  // The rows of B that each CTA has.
+  __device__ uint32_t share() const { return descriptor.n / group; }
+
+  __device__ Cta const &cta_of_b(Cta const &first, Cta const &second, uint32_t n) const {
+    return n < share() ? first : second;
+  }
+
+  // The scales of a row of A, from the byte of its scale ID on.
+  __device__ uint32_t scales_of_row(Cta const &cta, uint32_t row) const {
+    return scales_of_a(cta.memory, sfa, row) >> 8 * descriptor.sfa_id;
+  }
+
+  // Those of a row of B. Each lane reads another of the four copies, so that a wrong copy is seen.
+  __device__ uint32_t scales_of_column(Cta const &cta, uint32_t n, uint32_t row) const {
+    uint32_t const copy = row % 4;
+    return load(cta.memory.at(sfb + n / 32, copy * 32 + n % 32)) >> 8 * descriptor.sfb_id;
+  }
+
+  __device__ uint32_t *result(Cta const &cta, uint32_t n, uint32_t row) const { return cta.memory.at(d + n, row); }
+
+  __device__ float initial(uint32_t const *result) const {
+    return of.accumulates != 0 ? __uint_as_float(load(result)) : 0.0f;
+  }
+
   __device__ void rows(Cta const &cta, Cta const &first, Cta const &second, uint32_t row) const {
     bool const powers_of_two = descriptor.powers_of_two;
     uint32_t const block = of.block;
     Row codes;
     bool const has_codes = codes.load(cta, a, row);
-    uint32_t const scales = scales_of_a(cta.memory, sfa, row) >> 8 * descriptor.sfa_id;
+    uint32_t const scales = scales_of_row(cta, row);
     double row_scales[4];
     for (uint32_t i = 0; i < 64 / block; ++i) {
       row_scales[i] = scale_of(scales >> 8 * i & 0xFFu, powers_of_two) * 0.25;
     }
-    uint32_t const share = descriptor.n / group;
     for (uint32_t n = 0; n < descriptor.n; ++n) {
-      Cta const &source = n < share ? first : second;
       Row other;
-      bool const has_both = other.load(source, b, n % share) && has_codes;
-      // Each lane reads another of the four copies, so that a wrong copy is seen.
-      uint32_t const copy = row % 4;
-      uint32_t const word = load(cta.memory.at(sfb + n / 32, copy * 32 + n % 32)) >> 8 * descriptor.sfb_id;
-      uint32_t *const result = cta.memory.at(d + n, row);
-      float sum = of.accumulates != 0 ? __uint_as_float(load(result)) : 0.0f;
+      bool const has_both = other.load(cta_of_b(first, second, n), b, n % share()) && has_codes;
+      uint32_t const word = scales_of_column(cta, n, row);
+      uint32_t *const at = result(cta, n, row);
+      float sum = initial(at);
       for (uint32_t i = 0; i < 64 / block; ++i) {
         int products = 0;
         for (uint32_t k = 0; k < block / 4; ++k) {
@@ -169,7 +252,28 @@ struct Multiplication {
         double const scale = row_scales[i] * scale_of(word >> 8 * i & 0xFFu, powers_of_two);
         sum = static_cast<float>(static_cast<double>(sum) + static_cast<double>(products) * scale);
       }
-      store(result, has_both ? __float_as_uint(sum) : kNan);
+      store(at, has_both ? __float_as_uint(sum) : kNan);
+    }
+  }
+
+  // The same for bytes: 32 elements and one scale per row. Products are exact in f32, and are summed in f64.
+  __device__ void byte_rows(Cta const &cta, Cta const &first, Cta const &second, uint32_t row) const {
+    ByteRow elements;
+    bool const has_elements = elements.load(cta, a, row, descriptor.a_format);
+    double const row_scale = of_ue8m0(scales_of_row(cta, row) & 0xFFu);
+    for (uint32_t n = 0; n < descriptor.n; ++n) {
+      ByteRow other;
+      bool const has_both =
+          other.load(cta_of_b(first, second, n), b, n % share(), descriptor.b_format) && has_elements;
+      double products = 0.0;
+#pragma unroll
+      for (int k = 0; k < 32; ++k) {
+        products += static_cast<double>(elements.values[k] * other.values[k]);
+      }
+      uint32_t *const at = result(cta, n, row);
+      double const scale = row_scale * of_ue8m0(scales_of_column(cta, n, row) & 0xFFu);
+      float const sum = static_cast<float>(static_cast<double>(initial(at)) + products * scale);
+      store(at, has_both ? __float_as_uint(sum) : kNan);
     }
   }
 };
@@ -179,6 +283,9 @@ __device__ __noinline__ void execute_mma(Instruction const &of, uint32_t lane, u
   MmaDescriptor const descriptor(of.descriptor, of.block, of.group);
   SharedMatrix const a(of.a, true), b(of.b, true);
   bool valid = descriptor.valid && a.valid && b.valid;
+  if (of.block == kBytes) {
+    valid = a.can_have(descriptor.a_format, of.a) && b.can_have(descriptor.b_format, of.b) && valid;
+  }
   uint32_t const d = column_of(of.d, valid);
   uint32_t const sfa = scale_column(of.sfa, descriptor.sfa_id, of.descriptor, valid);
   uint32_t const sfb = scale_column(of.sfb, descriptor.sfb_id, of.descriptor, valid);
@@ -189,7 +296,12 @@ __device__ __noinline__ void execute_mma(Instruction const &of, uint32_t lane, u
                             cta.memory.has(sfb, (descriptor.n + 31) / 32);
     for (uint32_t row = lane; row < kLanes; row += lanes) {
       if (computable) {
-        Multiplication{of, descriptor, a, b, d, sfa, sfb, of.group}.rows(cta, first, second, row);
+        Multiplication const multiplication{of, descriptor, a, b, d, sfa, sfb, of.group};
+        if (of.block == kBytes) {
+          multiplication.byte_rows(cta, first, second, row);
+        } else {
+          multiplication.rows(cta, first, second, row);
+        }
       } else {
         for (uint32_t n = 0; n < descriptor.n && d + n < cta.memory.columns; ++n) {
           store(cta.memory.at(d + n, row), kNan);

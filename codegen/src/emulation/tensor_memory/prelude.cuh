@@ -4,7 +4,8 @@
 // to PTX. Each instruction of the PTX that Hopper lacks is then replaced by a call. Two things need types that only C++
 // has, so this prelude replaces them:
 //
-// 1. The 4-bit TMA data type, by bytes. The same bytes move, and CuTe rescales extents, strides and coordinates.
+// 1. The 4-bit TMA data types, by bytes. The same bytes move, and CuTe rescales extents, strides and coordinates. Codes
+//    that TMA would spread over bytes have no gaps (`address_of_codes`).
 // 2. Tensor copies of a CTA pair, by a copy of one CTA and functions that distribute it.
 
 #pragma once
@@ -20,6 +21,22 @@
 #include "cute/atom/copy_traits_sm90_tma.hpp"
 #include "cute/atom/mma_atom.hpp"
 
+namespace fourfold_emulation {
+
+// The layout of a tile of 4-bit codes in shared memory, as emulated copies write it.
+template <class CopyOp, class E, class SLayout>
+CUTE_HOST_DEVICE constexpr auto layout_of_tile(SLayout const &layout) {
+  if constexpr (cute::is_same_v<cute::remove_cv_t<E>, cutlass::detail::float_e2m1_unpacksmem_t>) {
+    static_assert(cute::is_same_v<CopyOp, cute::SM90_TMA_LOAD> || cute::is_same_v<CopyOp, cute::SM100_TMA_2SM_LOAD>,
+                  "a multicast of codes that are spread over bytes is not emulated");
+    return layout_of_copies(layout);
+  } else {
+    return layout;
+  }
+}
+
+}  // namespace fourfold_emulation
+
 namespace cute {
 
 // More specialized than CuTe's own functions for tensors of 4-bit codes. A tensor of bytes is left to them.
@@ -28,7 +45,8 @@ template <class Internal, class CopyOp, class E, class GLayout, class SLayout, c
 CUTE_HOST auto make_tma_atom_A_sm100(CopyOp const &copy_op, Tensor<ViewEngine<subbyte_iterator<E>>, GLayout> const &gtensor,
                                      SLayout const &slayout, Tiler const &tiler,
                                      TiledMMA<Atom, Atoms, Permutation> const &mma, Cluster const &cluster) {
-  return make_tma_atom_A_sm100<uint8_t>(copy_op, gtensor, slayout, tiler, mma, cluster);
+  auto const layout = fourfold_emulation::layout_of_tile<CopyOp, E>(slayout);
+  return make_tma_atom_A_sm100<uint8_t>(copy_op, gtensor, layout, tiler, mma, cluster);
 }
 
 template <class Internal, class CopyOp, class E, class GLayout, class SLayout, class Tiler, class Atom, class Atoms,
@@ -36,7 +54,8 @@ template <class Internal, class CopyOp, class E, class GLayout, class SLayout, c
 CUTE_HOST auto make_tma_atom_B_sm100(CopyOp const &copy_op, Tensor<ViewEngine<subbyte_iterator<E>>, GLayout> const &gtensor,
                                      SLayout const &slayout, Tiler const &tiler,
                                      TiledMMA<Atom, Atoms, Permutation> const &mma, Cluster const &cluster) {
-  return make_tma_atom_B_sm100<uint8_t>(copy_op, gtensor, slayout, tiler, mma, cluster);
+  auto const layout = fourfold_emulation::layout_of_tile<CopyOp, E>(slayout);
+  return make_tma_atom_B_sm100<uint8_t>(copy_op, gtensor, layout, tiler, mma, cluster);
 }
 
 }  // namespace cute

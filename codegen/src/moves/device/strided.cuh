@@ -1,6 +1,7 @@
 constexpr int kUnit = {{ unit }}, kAxes = {{ axes }};
-// A tile: rows along the result's last axis, and columns of 128 bytes along the operand's last axis.
-constexpr int kTileRows = 128, kTileColumns = 128 / kUnit, kUnits = 16 / kUnit;
+// A tile: rows along the result's last axis, and columns of 128 bytes along the operand's last axis. Small tiles have
+// half as many rows, but at least 128 bytes of them.
+constexpr int kTileRows = 128, kTileColumns = 128 / kUnit, kUnits = 16 / kUnit, kSmallRows = kUnit == 1 ? 128 : 64;
 // Bytes between two rows of a tile in shared memory: odd in words where single units move.
 constexpr int kWidePitch = 128, kNarrowPitch = 132;
 
@@ -25,8 +26,8 @@ struct Parameters {
   // A band is 2^band_shift tiles along the rows. CTAs take the tiles of a band before those of the next column, so that
   // CTAs that run at once read and write neighbouring lines.
   uint32_t band_shift;
-  // True if 16 bytes of a row, and of a column, are inside and aligned.
-  bool is_wide;
+  // True if 16 bytes of a row, and of a column, are inside and aligned, and if tiles are small.
+  bool is_wide, is_small;
   uint64_t ctas;
 };
 
@@ -79,10 +80,11 @@ __device__ __forceinline__ void move_packets(Parameters const &p) {
 
 // Transposes one tile. Chunks of 16 bytes of a row are permuted by the row's group of kUnits rows, so that neither
 // writes of chunks nor reads of columns conflict.
+template <int kRows>
 __device__ __forceinline__ void move_wide_tile(uint8_t const *from, uint8_t *to, uint64_t rows, uint64_t columns,
                                                Parameters const &p, uint8_t *shared) {
   int const thread = static_cast<int>(threadIdx.x);
-  constexpr int kChunks = kTileRows * kWidePitch / 16 / kThreads;
+  constexpr int kChunks = kRows * kWidePitch / 16 / kThreads;
   Packet<16> held[kChunks] = {};
 #pragma unroll
   for (int turn = 0; turn < kChunks; ++turn) {
@@ -146,8 +148,8 @@ __device__ __forceinline__ void move_narrow_tile(uint8_t const *from, uint8_t *t
 
 __device__ __forceinline__ void move(Parameters const &p) {
   __shared__ alignas(16) uint8_t shared[kTileRows * kNarrowPitch];
-  wait_for_grids();
   if (p.packet != 0) {
+    wait_for_grids();
     with_packets(p.packet, [&](auto bytes) {
       if constexpr (decltype(bytes)::kValue >= kUnit) {
         move_packets<decltype(bytes)::kValue>(p);
@@ -158,14 +160,18 @@ __device__ __forceinline__ void move(Parameters const &p) {
   uint64_t tile = blockIdx.x >> p.band_shift, to = 0;
   uint64_t band = divide(tile, p.column_tiles);
   uint64_t const number = divide(band, p.bands), column = tile * kTileColumns;
-  uint64_t const row = ((band << p.band_shift) + (blockIdx.x & ((1u << p.band_shift) - 1u))) * kTileRows;
+  uint64_t const row = ((band << p.band_shift) + (blockIdx.x & ((1u << p.band_shift) - 1u))) * (p.is_small ? kSmallRows : kTileRows);
   if (row >= p.rows) {
     return;
   }
   uint8_t const *const first = p.from + offset_of(p.axes, number, to) + row * p.row_stride + column * kUnit;
   uint8_t *const result = p.to + to + column * p.column_stride + row * kUnit;
-  if (p.is_wide) {
-    move_wide_tile(first, result, p.rows - row, p.columns - column, p, shared);
+  // The place of a tile is computed while the grids before this one end.
+  wait_for_grids();
+  if (p.is_small) {
+    move_wide_tile<kSmallRows>(first, result, p.rows - row, p.columns - column, p, shared);
+  } else if (p.is_wide) {
+    move_wide_tile<kTileRows>(first, result, p.rows - row, p.columns - column, p, shared);
   } else {
     move_narrow_tile(first, result, p.rows - row, p.columns - column, p, shared);
   }

@@ -36,6 +36,8 @@ inline int join_axes(Problem const &problem, Axis *axes) {
 
 // A tile is transposed if both of its extents have at least this many bytes.
 constexpr uint64_t kLeastTile = 32;
+// Fewer tiles than this are too few to hide the latency of memory, and become twice as many: four for each SM of an H100.
+constexpr uint64_t kFewTiles = 528;
 
 inline Parameters make_parameters(Problem const &problem, Pointers const &p) {
   Parameters result = {};
@@ -74,8 +76,13 @@ inline Parameters make_parameters(Problem const &problem, Pointers const &p) {
         axes[others++] = axes[axis];
       }
     }
-    uint64_t const row_tiles = (result.rows + kTileRows - 1) / kTileRows;
+    result.is_wide = alignment.bytes() == 16;
     uint64_t const column_tiles = (result.columns + kTileColumns - 1) / kTileColumns;
+    uint64_t row_tiles = (result.rows + kTileRows - 1) / kTileRows;
+    if (result.is_wide && batches * row_tiles * column_tiles < kFewTiles) {
+      result.is_small = true;
+      row_tiles = (result.rows + kSmallRows - 1) / kSmallRows;
+    }
     // At most one of five tiles is empty.
     while (result.band_shift < 3 && (uint64_t{8} << result.band_shift) <= row_tiles) {
       ++result.band_shift;
@@ -84,7 +91,6 @@ inline Parameters make_parameters(Problem const &problem, Pointers const &p) {
     result.bands = divisor_of(bands);
     result.column_tiles = divisor_of(column_tiles);
     result.axes = axes_of(axes, others);
-    result.is_wide = alignment.bytes() == 16;
     result.ctas = (batches * bands * column_tiles) << result.band_shift;
     return result;
   }

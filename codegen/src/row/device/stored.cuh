@@ -78,20 +78,6 @@ __device__ __forceinline__ Words<kBytes> stored_words(uint8_t const *from, uint3
   return result;
 }
 
-template <int kThreads, int kBytes>
-__device__ __forceinline__ void store_words(uint8_t *to, Words<kBytes> const &from, uint32_t thread) {
-  using Unit = Words<kUnit<kBytes>>;
-#pragma unroll
-  for (int i = 0; i < kBytes / kUnit<kBytes>; ++i) {
-    Unit unit;
-#pragma unroll
-    for (int word = 0; word < kUnit<kBytes> / 4; ++word) {
-      unit.words[word] = from.words[i * (kUnit<kBytes> / 4) + word];
-    }
-    *reinterpret_cast<Unit *>(to + (i * kThreads + thread) * kUnit<kBytes>) = unit;
-  }
-}
-
 // Combines parts, 32 at a time in pairs, and each such total with the one before. Every lane gets the same bits.
 template <class Reduction>
 __device__ __forceinline__ float combine_parts(float const *parts, uint32_t count) {

@@ -3,7 +3,7 @@
 use fourfold_ir::numeric;
 use fourfold_ir::{ElementType, ScaleLayout};
 
-use crate::fallback::codec::{Codec, Number};
+use crate::fallback::codec::{Codec, Number, unpack_six};
 
 /// A batch of block-scaled matrices `[batch, rows, k]`. Element (r, j) is `code(r, j) · scale(r, j / block)`. A matrix
 /// of `f16` or `bf16` has no scales: its codes are its elements.
@@ -157,6 +157,8 @@ impl<'a> BlockScaled<'a> {
     pub(super) fn magnitudes(&self) -> Magnitudes {
         let codes = match self.element {
             ElementType::F4E2M1FN => Magnitudes { unit: -1, limit: 3 },
+            ElementType::F6E2M3FN => Magnitudes { unit: -3, limit: 3 },
+            ElementType::F6E3M2FN => Magnitudes { unit: -4, limit: 5 },
             ElementType::F8E4M3FN => Magnitudes { unit: -9, limit: 9 },
             ElementType::F8E5M2 => Magnitudes { unit: -16, limit: 16 },
             ElementType::F16 => Magnitudes { unit: -24, limit: 16 },
@@ -239,7 +241,7 @@ fn check_codes(codes: &[u8], element: ElementType, shape: BlockScaledShape) -> R
     if !matches!(block, 16 | 32) || !k.is_multiple_of(block) {
         return Err(OperandError::Block { k, block });
     }
-    check_size("codes", shape, product(&[batch, rows, k / 2, element.storage_bits() / 4]), codes.len())
+    check_size("codes", shape, product(&[batch, rows, k / 4, element.storage_bits() / 2]), codes.len())
 }
 
 fn check_size(
@@ -283,16 +285,18 @@ fn product(factors: &[usize]) -> Option<usize> {
 
 /// Decodes rows of an operand as `code · scale`; exact if `T` holds the products.
 pub(super) struct Decoder<T> {
-    /// The two values of an FP4 byte, or an FP8 byte's value twice.
+    /// The two values of an FP4 byte, or the value of an FP6 code or an FP8 byte twice.
     codes: Box<[[T; 2]; 256]>,
     scales: Box<[T; 256]>,
-    packed: bool,
+    bits: usize,
 }
 
 impl<T: Number + std::ops::Mul<Output = T>> Decoder<T> {
     pub(super) fn new(operand: &BlockScaled) -> Decoder<T> {
         let pair = |byte: u8| match operand.element {
             ElementType::F4E2M1FN => [numeric::e2m1_to_f32(byte & 0xF), numeric::e2m1_to_f32(byte >> 4)],
+            ElementType::F6E2M3FN => [numeric::e2m3_to_f32(byte); 2],
+            ElementType::F6E3M2FN => [numeric::e3m2_to_f32(byte); 2],
             ElementType::F8E4M3FN => [numeric::e4m3_to_f32(byte); 2],
             _ => [numeric::e5m2_to_f32(byte); 2],
         };
@@ -303,7 +307,7 @@ impl<T: Number + std::ops::Mul<Output = T>> Decoder<T> {
         Decoder {
             codes: Box::new(std::array::from_fn(|byte| pair(byte as u8).map(T::from_f32))),
             scales: Box::new(std::array::from_fn(|byte| T::from_f32(scale(byte as u8)))),
-            packed: operand.element == ElementType::F4E2M1FN,
+            bits: operand.element.storage_bits(),
         }
     }
 
@@ -340,14 +344,24 @@ impl<T: Number + std::ops::Mul<Output = T>> Decoder<T> {
             for (index, (out, scale)) in out.iter_mut().zip(scales).enumerate() {
                 let scale = self.scales[usize::from(scale)];
                 let start = (first + index) * BLOCK;
-                if self.packed {
-                    let codes = &codes[start / 2..][..BLOCK / 2];
-                    for (out, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
-                        *out = self.codes[usize::from(*byte)].map(|code| code * scale);
+                let codes = &codes[start * self.bits / 8..][..BLOCK * self.bits / 8];
+                let value = |code: u8| self.codes[usize::from(code)][0] * scale;
+                match self.bits {
+                    4 => {
+                        for (out, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+                            *out = self.codes[usize::from(*byte)].map(|code| code * scale);
+                        }
                     }
-                } else {
-                    for (out, byte) in out.iter_mut().zip(&codes[start..][..BLOCK]) {
-                        *out = self.codes[usize::from(*byte)][0] * scale;
+                    6 => {
+                        let threes = codes.as_chunks::<3>().0;
+                        for (out, three) in out.as_chunks_mut::<4>().0.iter_mut().zip(threes) {
+                            *out = unpack_six(*three).map(value);
+                        }
+                    }
+                    _ => {
+                        for (out, byte) in out.iter_mut().zip(codes) {
+                            *out = value(*byte);
+                        }
                     }
                 }
             }

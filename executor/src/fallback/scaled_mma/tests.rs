@@ -51,6 +51,7 @@ impl Matrix {
         };
         let code = |random: &mut Random| match element {
             ElementType::F4E2M1FN => u16::from(random.below(16)),
+            ElementType::F6E2M3FN | ElementType::F6E3M2FN => u16::from(random.below(64)),
             // Finite codes of either sign.
             ElementType::F8E4M3FN => u16::from(random.below(0x7F) | random.below(2) << 7),
             ElementType::F8E5M2 => u16::from(random.below(0x7C) | random.below(2) << 7),
@@ -89,6 +90,7 @@ impl Matrix {
         let narrow = || self.codes.iter().map(|code| *code as u8).collect::<Vec<u8>>();
         let codes = match self.element {
             ElementType::F4E2M1FN => numeric::pack_e2m1(&narrow()),
+            ElementType::F6E2M3FN | ElementType::F6E3M2FN => numeric::pack_codes(&narrow(), 6),
             ElementType::F16 | ElementType::BF16 => {
                 self.codes.iter().flat_map(|bits| bits.to_le_bytes()).collect()
             }
@@ -111,6 +113,8 @@ impl Matrix {
         let code = self.codes[row * self.shape.k + column];
         let code = match self.element {
             ElementType::F4E2M1FN => numeric::e2m1_to_f32(code as u8),
+            ElementType::F6E2M3FN => numeric::e2m3_to_f32(code as u8),
+            ElementType::F6E3M2FN => numeric::e3m2_to_f32(code as u8),
             ElementType::F8E4M3FN => numeric::e4m3_to_f32(code as u8),
             ElementType::F8E5M2 => numeric::e5m2_to_f32(code as u8),
             ElementType::F16 => return f64::from(numeric::f16_bits_to_f32(code)),
@@ -196,9 +200,9 @@ fn odd_shapes_are_within_the_bound_in_every_layout() {
 
 #[test]
 fn every_format_is_within_the_bound() {
-    use ElementType::{F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU};
+    use ElementType::{F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2, F8E8M0FNU};
     let mut random = Random(2);
-    let data = [F4E2M1FN, F8E4M3FN, F8E5M2];
+    let data = [F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2];
     let a_data = data.into_iter().chain([ElementType::F16, ElementType::BF16]);
     for (a, b) in a_data.flat_map(|a| data.map(|b| (a, b))) {
         for (scale, block) in [(F8E8M0FNU, 32), (F8E4M3FN, 32), (F8E4M3FN, 16), (F8E8M0FNU, 16)] {
@@ -463,7 +467,9 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn dequantize_gives_code_times_scale() {
     let mut random = Random(13);
-    for (element, layout) in [(ElementType::F4E2M1FN, Blocked), (ElementType::F8E5M2, Linear)] {
+    use ElementType::{F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E5M2};
+    for (element, layout) in [(F4E2M1FN, Blocked), (F8E5M2, Linear), (F6E2M3FN, Blocked), (F6E3M2FN, Linear)]
+    {
         let matrix = Matrix::random(BlockFormat::NVFP4, element, layout, [2, 5, 176], &mut random);
         let values = matrix.with(dequantize);
         for (index, value) in values.iter().enumerate() {

@@ -213,6 +213,8 @@ impl View {
             ElementType::F8E4M3FN => (10, 8),
             ElementType::F8E5M2 => (12, 8),
             ElementType::F8E8M0FNU => (14, 8),
+            ElementType::F6E2M3FN => (15, 6),
+            ElementType::F6E3M2FN => (16, 6),
             ElementType::F4E2M1FN => (17, 4),
         };
         let mut shape: Vec<i64> = tensor.dims().iter().map(|extent| *extent as i64).collect();
@@ -225,6 +227,10 @@ impl View {
         }
         if is_fp4 && (dtype.lanes == 2 || dtype.code == 1) {
             *shape.last_mut().expect("an axis") /= 2;
+        }
+        if bits == 6 && dtype.code == 1 {
+            let last = shape.last_mut().expect("an axis");
+            *last = *last * 3 / 4;
         }
         let view = TensorView {
             data: tensor.bytes_mut().as_mut_ptr().cast::<c_void>(),

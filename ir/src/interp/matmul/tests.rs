@@ -6,7 +6,7 @@ use crate::numeric::{blocked_offset, e2m1_to_f32};
 use crate::ops::OpKind;
 use crate::sample::{self, Rule};
 use crate::types::ScaleLayout::{self, Blocked, Linear};
-use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32};
+use ElementType::{BF16, F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32};
 
 fn options(block: u32, alpha: bool, c: bool, beta: bool) -> OpKind {
     OpKind::ScaledMma(ScaledMma { block, weight_only: false, alpha, c, beta })
@@ -178,7 +178,9 @@ fn a_batch_has_its_own_b_or_shares_one() {
 #[test]
 fn mx_formats_are_summed_in_f64_in_order() {
     let mx = |data| Format { data, scale: F8E8M0FNU, block: 32 };
-    for formats in [[F4E2M1FN, F4E2M1FN], [F8E4M3FN, F8E5M2], [F8E5M2, F4E2M1FN], [F4E2M1FN, F8E4M3FN]] {
+    let pairs = [[F4E2M1FN, F4E2M1FN], [F8E4M3FN, F8E5M2], [F8E5M2, F4E2M1FN], [F4E2M1FN, F8E4M3FN]];
+    let with_six = [[F6E2M3FN, F6E2M3FN], [F6E3M2FN, F6E2M3FN], [F8E4M3FN, F6E3M2FN], [F6E2M3FN, F4E2M1FN]];
+    for formats in pairs.into_iter().chain(with_six) {
         check_against_definition(&[], &[], (37, 11, 96), formats.map(mx));
         check_against_definition(&[2], &[], (5, 3, 64), formats.map(mx));
     }
@@ -207,7 +209,7 @@ fn weight_only(block: u32) -> OpKind {
 #[test]
 fn a_16_bit_a_is_multiplied_as_it_is() {
     let mx = |data| Format { data, scale: F8E8M0FNU, block: 32 };
-    let formats = [NVFP4, mx(F4E2M1FN), mx(F8E4M3FN), mx(F8E5M2)];
+    let formats = [NVFP4, mx(F4E2M1FN), mx(F6E2M3FN), mx(F6E3M2FN), mx(F8E4M3FN), mx(F8E5M2)];
     for (element, format) in [BF16, F16].into_iter().flat_map(|a| formats.map(|b| (a, b))) {
         for (batch, b_batch, m, n, k) in
             [(&[][..], &[][..], 37, 19, 96), (&[3], &[], 5, 7, 64), (&[2], &[2], 1, 9, 160)]

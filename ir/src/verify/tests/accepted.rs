@@ -333,7 +333,7 @@ fn every_conversion_but_to_scales_and_booleans_is_accepted() {
     for from in ElementType::ALL.into_iter().filter(|from| *from != F8E8M0FNU) {
         for to in ElementType::ALL.into_iter().filter(|to| *to != F8E8M0FNU) {
             let module = program(|b| {
-                let x = b.input("x", ty(&[3, 2], from));
+                let x = b.input("x", ty(&[3, 4], from));
                 vec![b.convert("y", x, to)]
             });
             assert_eq!(verify(module).is_ok(), to != I1, "{from} to {to}");

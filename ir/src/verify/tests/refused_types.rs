@@ -4,8 +4,10 @@ use expect_test::expect;
 
 use super::refused::{PLAIN, RELU, nvfp4, one, product, quantize};
 use super::*;
-use crate::ops::{BinaryKind, BitwiseKind, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma};
-use crate::types::ElementType::{F8E5M2, F8E8M0FNU, I1, I32};
+use crate::ops::{
+    BinaryKind, BitwiseKind, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma, SliceRange,
+};
+use crate::types::ElementType::{F6E2M3FN, F8E5M2, F8E8M0FNU, I1, I32};
 
 #[test]
 fn element_types() {
@@ -38,14 +40,41 @@ fn element_types() {
     check(
         one(x(F4E2M1FN), transpose, ty(&[2, 4], F4E2M1FN)),
         expect![[r#"
-            op0 `%y = transpose %x {permutation = [1, 0]} : tensor<[2, 4], f4E2M1FN>`: operand_element: transpose takes any type but f4E2M1FN as operand, but `%x` is tensor<[4, 2], f4E2M1FN>
+            op0 `%y = transpose %x {permutation = [1, 0]} : tensor<[2, 4], f4E2M1FN>`: operand_element: transpose takes any type but f4E2M1FN, f6E2M3FN and f6E3M2FN as operand, but `%x` is tensor<[4, 2], f4E2M1FN>
         "#]],
     );
     check(
         one(x(F4E2M1FN), OpKind::Broadcast, ty(&[5, 4, 2], F4E2M1FN)),
         expect![[r#"
-            op0 `%y = broadcast %x : tensor<[5, 4, 2], f4E2M1FN>`: operand_element: broadcast takes any type but f4E2M1FN as operand, but `%x` is tensor<[4, 2], f4E2M1FN>
+            op0 `%y = broadcast %x : tensor<[5, 4, 2], f4E2M1FN>`: operand_element: broadcast takes any type but f4E2M1FN, f6E2M3FN and f6E3M2FN as operand, but `%x` is tensor<[4, 2], f4E2M1FN>
         "#]],
+    );
+    let six = |shape: &[u64]| ty(shape, F6E2M3FN);
+    check(
+        one(six(&[4, 6]), OpKind::Convert, ty(&[4, 6], F32)),
+        expect![[r#"
+        input 0: packed_extent: the last extent of `%x: tensor<[4, 6], f6E2M3FN>` is not known to be a multiple of 4
+    "#]],
+    );
+    let transpose = OpKind::Transpose { permutation: vec![1, 0] };
+    check(
+        one(six(&[4, 8]), transpose, six(&[8, 4])),
+        expect![[r#"
+        op0 `%y = transpose %x {permutation = [1, 0]} : tensor<[8, 4], f6E2M3FN>`: operand_element: transpose takes any type but f4E2M1FN, f6E2M3FN and f6E3M2FN as operand, but `%x` is tensor<[4, 8], f6E2M3FN>
+    "#]],
+    );
+    let slice = OpKind::Slice { ranges: vec![SliceRange { axis: 0, start: 1, end: 3, step: 1 }] };
+    check(
+        one(six(&[4, 8]), slice, six(&[2, 8])),
+        expect![[r#"
+        op0 `%y = slice %x {axes = [0], ends = [3], starts = [1]} : tensor<[2, 8], f6E2M3FN>`: operand_element: slice takes any type but f6E2M3FN and f6E3M2FN as operand, but `%x` is tensor<[4, 8], f6E2M3FN>
+    "#]],
+    );
+    check(
+        one(six(&[4, 8]), RELU, six(&[4, 8])),
+        expect![[r#"
+        op0 `%y = relu %x : tensor<[4, 8], f6E2M3FN>`: operand_element: relu takes f16, bf16 or f32 as operand, but `%x` is tensor<[4, 8], f6E2M3FN>
+    "#]],
     );
     let reduce = OpKind::Reduce { kind: ReduceKind::Sum, axes: vec![0], keep_dims: false };
     check(
@@ -171,7 +200,7 @@ fn element_types() {
         quantize(ty(&[5, 64], I32), g, 16, None, codes, scales),
         expect![[r#"
             op0 `%codes, %scales = block_quantize %v, %g {block = 16} : tensor<[5, 64], f16>, tensor<[5, 4], f8E4M3FN, linear>`: operand_element: block_quantize takes f16, bf16 or f32 as v, but `%v` is tensor<[5, 64], i32>
-            op0 `%codes, %scales = block_quantize %v, %g {block = 16} : tensor<[5, 64], f16>, tensor<[5, 4], f8E4M3FN, linear>`: result_element: the element type of `%codes: tensor<[5, 64], f16>` must be f4E2M1FN, f8E4M3FN or f8E5M2
+            op0 `%codes, %scales = block_quantize %v, %g {block = 16} : tensor<[5, 64], f16>, tensor<[5, 4], f8E4M3FN, linear>`: result_element: the element type of `%codes: tensor<[5, 64], f16>` must be f4E2M1FN, f6E2M3FN, f6E3M2FN, f8E4M3FN or f8E5M2
             op0 `%codes, %scales = block_quantize %v, %g {block = 16} : tensor<[5, 64], f16>, tensor<[5, 4], f8E4M3FN, linear>`: scalar_operand: g must be f32 of shape [] or [1], but `%g` is tensor<[2], f32>
         "#]],
     );

@@ -213,11 +213,7 @@ fn scale_ops(module: &Module, users: &Users<'_>, amax: Value) -> Vec<Op> {
 }
 
 fn mx_element(element: ElementType) -> MxElement {
-    match element {
-        ElementType::F8E4M3FN => MxElement::E4M3,
-        ElementType::F8E5M2 => MxElement::E5M2,
-        _ => MxElement::E2M1,
-    }
+    MxElement::of(element).unwrap_or(MxElement::E2M1)
 }
 
 /// Scales and steps as functions of the largest magnitude.

@@ -344,6 +344,37 @@ fn weight_only_products_are_nan_and_infinite_where_those_of_dequantized_weights_
     }
 }
 
+/// The rule of dequantized elements that are rounded twice.
+const ROUNDED_TWICE: &str = "convert-joins-scaled-dequantize";
+
+#[test]
+fn dequantized_elements_rounded_once_are_nan_and_infinite_where_those_rounded_twice_are() {
+    for to in ["f16", "bf16"] {
+        let program = function(
+            &format!(
+                "%a: tensor<[24, 64], f4E2M1FN>, %sa: tensor<[24, 4], f8E4M3FN, linear>, %g: tensor<[], f32>, \
+                 %x: tensor<[8, 64], {to}>"
+            ),
+            &format!(
+                "  %w = block_dequantize %a, %sa, %g {{block = 16}} : tensor<[24, 64], f32>
+  %y = convert %w : tensor<[24, 64], {to}>
+  %m = mma %x, %y : tensor<[8, 24], f32>
+  return %y, %m"
+            ),
+        );
+        assert!(!normalized(&program, false).is_changed());
+        let contracted = normalized(&program, true);
+        assert_eq!(contract_rules(&contracted), [ROUNDED_TWICE].into());
+        let mut random = Random(0x9A19);
+        for seed in 0..24 {
+            let mut inputs = poisoned_inputs(&program, seed, &SymbolValues::default());
+            let g = random.pick(&[0.0, 1.0, -24.0, 1e-3, f32::NAN, 1e-18, 0.0371, 1e30]);
+            inputs.insert("g".to_owned(), Tensor::from_f32(vec![], &[g]).expect("one number"));
+            check_pattern(&program, &contracted, &inputs, Some(2f64.powi(-7)));
+        }
+    }
+}
+
 /// The rule of quantizations with rounded logarithms.
 const LOGARITHMS: &str = "written-mx-quantization-by-unrounded-logarithms";
 
@@ -404,7 +435,7 @@ fn every_contract_rule_is_held_against_poisoned_data() {
         .chain(PRODUCTS.iter().map(|product| product.0))
         .chain(WEIGHT_ONLY.iter().map(|product| product.0))
         .chain(norms)
-        .chain([LOGARITHMS])
+        .chain([LOGARITHMS, ROUNDED_TWICE])
         .collect();
     let rules: BTreeSet<&str> =
         normalize_rules().filter(|rule| rule.contract).map(|rule| rule.name).collect();

@@ -115,11 +115,11 @@ fn moves_and_conversions_between_dequantize_and_product_vanish() {
   %out = reshape %d : tensor<[2, 5, 24], f32>
   return %out",
         expect![[r#"
-            %a.reshaped = reshape %a : tensor<[10, 64], f4E2M1FN>  ; inserted: widening-joins-dequantize, reshape-joins-dequantize
-            %sa.reshaped = reshape %sa : tensor<[10, 4], f8E4M3FN, linear>  ; inserted: widening-joins-dequantize, reshape-joins-dequantize
-            %sa.reshaped.blocked = swizzle_scales %sa.reshaped : tensor<[10, 4], f8E4M3FN, blocked>  ; inserted: transposes-merge, identity-transpose-vanishes, widening-joins-dequantize, reshape-joins-dequantize, mma-of-dequantized-is-scaled-mma
-            %sb.blocked = swizzle_scales %sb : tensor<[24, 4], f8E4M3FN, blocked>  ; inserted: transposes-merge, identity-transpose-vanishes, widening-joins-dequantize, reshape-joins-dequantize, mma-of-dequantized-is-scaled-mma
-            %d = scaled_mma %a.reshaped, %sa.reshaped.blocked, %b, %sb.blocked {block = 16} : tensor<[10, 24], f32>  ; from x wide flat y turned back d: transposes-merge, identity-transpose-vanishes, widening-joins-dequantize, reshape-joins-dequantize, mma-of-dequantized-is-scaled-mma
+            %a.reshaped = reshape %a : tensor<[10, 64], f4E2M1FN>  ; inserted: convert-joins-dequantize, reshape-joins-dequantize
+            %sa.reshaped = reshape %sa : tensor<[10, 4], f8E4M3FN, linear>  ; inserted: convert-joins-dequantize, reshape-joins-dequantize
+            %sa.reshaped.blocked = swizzle_scales %sa.reshaped : tensor<[10, 4], f8E4M3FN, blocked>  ; inserted: transposes-merge, identity-transpose-vanishes, convert-joins-dequantize, reshape-joins-dequantize, mma-of-dequantized-is-scaled-mma
+            %sb.blocked = swizzle_scales %sb : tensor<[24, 4], f8E4M3FN, blocked>  ; inserted: transposes-merge, identity-transpose-vanishes, convert-joins-dequantize, reshape-joins-dequantize, mma-of-dequantized-is-scaled-mma
+            %d = scaled_mma %a.reshaped, %sa.reshaped.blocked, %b, %sb.blocked {block = 16} : tensor<[10, 24], f32>  ; from x wide flat y turned back d: transposes-merge, identity-transpose-vanishes, convert-joins-dequantize, reshape-joins-dequantize, mma-of-dequantized-is-scaled-mma
             %out = reshape %d : tensor<[2, 5, 24], f32>
         "#]],
     );
@@ -789,9 +789,9 @@ fn an_op_that_nothing_used_stays_and_one_that_nothing_uses_now_goes() {
         expect![[r#"
             %unused = block_dequantize %a, %sa {block = 16} : tensor<[37, 64], f32>
             %after = neg %unused : tensor<[37, 64], f32>
-            %sa.blocked = swizzle_scales %sa : tensor<[37, 4], f8E4M3FN, blocked>  ; inserted: widening-joins-dequantize, mma-of-dequantized-is-scaled-mma
-            %sb.blocked = swizzle_scales %sb : tensor<[24, 4], f8E4M3FN, blocked>  ; inserted: widening-joins-dequantize, mma-of-dequantized-is-scaled-mma
-            %d = scaled_mma %a, %sa.blocked, %b, %sb.blocked {block = 16} : tensor<[37, 24], f32>  ; from x wide y d: widening-joins-dequantize, mma-of-dequantized-is-scaled-mma
+            %sa.blocked = swizzle_scales %sa : tensor<[37, 4], f8E4M3FN, blocked>  ; inserted: convert-joins-dequantize, mma-of-dequantized-is-scaled-mma
+            %sb.blocked = swizzle_scales %sb : tensor<[24, 4], f8E4M3FN, blocked>  ; inserted: convert-joins-dequantize, mma-of-dequantized-is-scaled-mma
+            %d = scaled_mma %a, %sa.blocked, %b, %sb.blocked {block = 16} : tensor<[37, 24], f32>  ; from x wide y d: convert-joins-dequantize, mma-of-dequantized-is-scaled-mma
         "#]],
     );
 }

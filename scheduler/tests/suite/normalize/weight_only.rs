@@ -148,6 +148,34 @@ fn rounded_weights_narrow_results_and_powers_of_two_need_contract() {
 }
 
 #[test]
+fn weights_that_torch_dequantizes_in_f32_are_those_of_a_weight_only_product() {
+    let body = "  %wide = block_dequantize %w, %sw, %g {block = 16} : tensor<[24, 64], f32>
+  %y = convert %wide : tensor<[24, 64], bf16>
+  %d = mma %x, %y : tensor<[37, 24], bf16>
+  return %d";
+    check_contract(
+        &function(&inputs("bf16"), body),
+        &with_kernels(),
+        expect![[r#"
+        %sw.blocked = swizzle_scales %sw : tensor<[24, 4], f8E4M3FN, blocked>  ; inserted: convert-joins-scaled-dequantize (contract), factor-of-dequantized-weight-is-alpha (contract)
+        %d = scaled_mma %x, %w, %sw.blocked, alpha = %g {block = 16} : tensor<[37, 24], bf16>  ; from wide y d: convert-joins-scaled-dequantize (contract), factor-of-dequantized-weight-is-alpha (contract)
+    "#]],
+    );
+    let mx = "  %wide = block_dequantize %w, %sw {block = 32} : tensor<[24, 64], f32>
+  %y = convert %wide : tensor<[24, 64], bf16>
+  %d = mma %x, %y : tensor<[37, 24], f32>
+  return %d";
+    check(
+        &function(MX, mx),
+        &with_kernels(),
+        expect![[r#"
+        %y = block_dequantize %w, %sw {block = 32} : tensor<[24, 64], bf16>  ; from wide y: convert-joins-dequantize
+        %d = mma %x, %y : tensor<[37, 24], f32>
+    "#]],
+    );
+}
+
+#[test]
 fn a_product_stays_without_a_kernel_or_a_16_bit_a() {
     let bf16 = function(&inputs("bf16"), &dequantized("bf16", "%x", "f32"));
     assert!(!normalized_for(&bf16, true, &without_kernels()).is_changed());

@@ -612,13 +612,15 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
 fn a_kernel_that_the_target_does_not_take() {
     let (program, partition) = base();
     type Change = fn(&mut FormatCapability);
-    let changes: [Change; 24] = [
+    let changes: [Change; 26] = [
         |rules| rules.k_multiple = 64,
         |rules| rules.max_extent = 2,
         |rules| rules.grid.max_matrices = 1,
         |rules| rules.grid.max_columns = 2,
         |rules| rules.grid.max_tiles = 0,
         |rules| rules.max_scale_bytes = 100,
+        |rules| rules.operand_alignment[0] = 32,
+        |rules| rules.operand_alignment[1] = 32,
         |rules| rules.pointer_alignment = 32,
         |rules| rules.batched = false,
         |rules| rules.outputs.retain(|output| output.element != BF16),

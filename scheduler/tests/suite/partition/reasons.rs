@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use fourfold_ir::{
-    BinaryKind, Builder, Capabilities, Dim, ElementType, Module, OpKind, Predicate, ScaleLayout,
+    BinaryKind, BlockFormat, Builder, Capabilities, Dim, ElementType, Module, OpKind, Predicate, ScaleLayout,
     ScaledMmaOptions, TensorType, UnaryKind, Value,
 };
 use fourfold_scheduler::ReasonCode;
@@ -423,8 +423,10 @@ fn the_target_must_have_the_format() {
     let a = builder.input("a", tensor(&[45, 96], ElementType::F8E4M3FN));
     let y = builder.scaled_mma("y", a, sfa, b, sfb, 32, F32, ScaledMmaOptions::default());
     let mixed = builder.finish(&[y]);
+    let mut fp4 = blackwell();
+    fp4.formats.retain(|rules| [BlockFormat::NVFP4, BlockFormat::MXFP4].contains(&rules.format));
     near_miss(
-        &blackwell(),
+        &fp4,
         Some(root(&mx)),
         mixed,
         ReasonCode::TargetLacksFormat,

@@ -188,6 +188,7 @@ pub fn narrow() -> Capabilities {
             max_extent: 4096,
             grid: GridCapability { max_matrices: 3, max_columns: 2048, tile: [32, 16], max_tiles: 600 },
             max_scale_bytes: 1 << 19,
+            operand_alignment: [64; 2],
             pointer_alignment: 64,
             batched: false,
             outputs: vec![OutputCapability { element: ElementType::BF16, n_multiple: 16 }],

@@ -10,9 +10,15 @@ use fourfold_scheduler::{Plan, ReasonCode};
 
 use super::support::*;
 
+fn without_weight_only() -> Capabilities {
+    let mut capabilities = blackwell();
+    capabilities.formats.retain(|rules| rules.format.a == rules.format.b && rules.format.b == F4E2M1FN);
+    capabilities
+}
+
 /// The capabilities of [`blackwell`], with kernels for a bf16 A beside NVFP4 whose D has few tiles.
 fn with_weight_only() -> Capabilities {
-    let mut capabilities = blackwell();
+    let mut capabilities = without_weight_only();
     let nvfp4 = capabilities.format(BlockFormat::NVFP4).expect("the target has nvfp4").clone();
     let mut weight_only = FormatCapability { format: BlockFormat::NVFP4.weight_only(BF16), ..nvfp4 };
     weight_only.grid.max_tiles = 1 << 24;
@@ -85,11 +91,12 @@ fn a_format_without_kernels_and_linear_scales_have_their_reasons() {
     let of = |a, layout| reason(module(a, &[], Some(45), layout, false), &with_weight_only(), "d");
     let (code, message) = of(F16, ScaleLayout::Blocked).expect("no kernel has an f16 A");
     assert_eq!(code, ReasonCode::TargetLacksFormat);
-    expect!["%d = scaled_mma: the operands are f16 x nvfp4; expected a format of sm_100a, which has nvfp4, mxfp4, bf16 x nvfp4"].assert_eq(&message);
+    expect!["%d = scaled_mma: the operands are f16 x nvfp4; expected a format of sm_100a, which has nvfp4, mxfp4, mxfp8 x mxfp4, mxfp8_e5m2 x mxfp4, mxfp4 x mxfp8, mxfp4 x mxfp8_e5m2, mxfp8, mxfp8 x mxfp8_e5m2, mxfp8_e5m2 x mxfp8, mxfp8_e5m2, bf16 x nvfp4"].assert_eq(&message);
     let (code, message) = of(BF16, ScaleLayout::Linear).expect("kernels read blocked scales");
     assert_eq!(code, ReasonCode::ScaleLayout);
     expect!["%d = scaled_mma: %sfw, the scales of B, are linear; expected blocked"].assert_eq(&message);
     assert_eq!(of(BF16, ScaleLayout::Blocked), None);
-    let without = reason(module(BF16, &[], Some(45), ScaleLayout::Blocked, false), &blackwell(), "d");
+    let without =
+        reason(module(BF16, &[], Some(45), ScaleLayout::Blocked, false), &without_weight_only(), "d");
     assert_eq!(without.map(|(code, _)| code), Some(ReasonCode::TargetLacksFormat));
 }

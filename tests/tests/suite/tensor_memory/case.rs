@@ -1,10 +1,38 @@
 //! One tile of a GEMM as CUTLASS lays it out: shared memory, tensor memory, descriptors, and the expected results.
 
+use fourfold::ir::numeric;
+
 use super::device::{COLUMNS, Device, Function, Instruction, LANES, POISON, Registers, Threads};
-use super::problem::{K, Problem, ROWS, STEP};
+use super::problem::{Problem, ROWS};
+
+/// The bytes of a row that one instruction multiplies.
+const STEP_BYTES: usize = 32;
 
 /// The swizzles, by the bytes of a row of an atom.
 pub(super) const WIDTHS: [u32; 3] = [32, 64, 128];
+
+/// The type of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    E2m1,
+    E4m3,
+    E5m2,
+}
+
+impl Element {
+    /// The number of codes.
+    pub fn codes(self) -> usize {
+        if self == Element::E2m1 { 16 } else { 256 }
+    }
+
+    pub fn value(self, code: u8) -> f64 {
+        f64::from(match self {
+            Element::E2m1 => numeric::e2m1_to_f32(code),
+            Element::E4m3 => numeric::e4m3_to_f32(code),
+            Element::E5m2 => numeric::e5m2_to_f32(code),
+        })
+    }
+}
 
 /// The format of the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,35 +41,85 @@ pub(super) enum Format {
     Nvfp4,
     /// Blocks of 32 codes with ue8m0 scales.
     Mxfp4,
+    /// e4m3 by e2m1, with ue8m0 scales. As in the following ones, elements take a byte of shared memory each.
+    W4a8,
+    /// e2m1 by e5m2.
+    A4w8,
+    /// e5m2 by e4m3.
+    Mxfp8,
 }
 
 impl Format {
-    pub const ALL: [Format; 2] = [Format::Nvfp4, Format::Mxfp4];
+    pub const ALL: [Format; 5] = [Format::Nvfp4, Format::Mxfp4, Format::W4a8, Format::A4w8, Format::Mxfp8];
+
+    /// The position in [`Format::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The elements of A and B.
+    pub fn elements(self) -> [Element; 2] {
+        match self {
+            Format::Nvfp4 | Format::Mxfp4 => [Element::E2m1; 2],
+            Format::W4a8 => [Element::E4m3, Element::E2m1],
+            Format::A4w8 => [Element::E2m1, Element::E5m2],
+            Format::Mxfp8 => [Element::E5m2, Element::E4m3],
+        }
+    }
+
+    /// Returns true if an element has a byte of shared memory.
+    pub fn has_bytes(self) -> bool {
+        !matches!(self, Format::Nvfp4 | Format::Mxfp4)
+    }
+
+    /// The elements that one instruction multiplies.
+    pub fn step(self) -> usize {
+        if self.has_bytes() { STEP_BYTES } else { 2 * STEP_BYTES }
+    }
+
+    /// The elements of a row: 128 bytes of shared memory.
+    pub fn k(self) -> usize {
+        4 * self.step()
+    }
 
     /// The codes per scale.
     pub fn block(self) -> usize {
-        match self {
-            Format::Nvfp4 => 16,
-            Format::Mxfp4 => 32,
-        }
+        if self == Format::Nvfp4 { 16 } else { 32 }
+    }
+
+    /// The `block` of an instruction.
+    pub fn kind(self) -> u32 {
+        if self.has_bytes() { 1 } else { self.block() as u32 }
     }
 
     /// A scale code that is NaN.
     pub fn nan(self) -> u8 {
-        match self {
-            Format::Nvfp4 => 0x7F,
-            Format::Mxfp4 => 0xFF,
-        }
+        if self == Format::Nvfp4 { 0x7F } else { 0xFF }
+    }
+
+    /// The bytes of a row of a swizzle atom, if it can be chosen: 4-bit codes in bytes have 128.
+    pub fn width(self, width: u32) -> u32 {
+        let is_spread = self.has_bytes() && self.elements().contains(&Element::E2m1);
+        if is_spread { 128 } else { width }
+    }
+
+    /// The numbers of the elements in an instruction descriptor.
+    fn numbers(self) -> [u32; 2] {
+        self.elements().map(|element| match element {
+            Element::E2m1 if self.has_bytes() => 5,
+            Element::E2m1 | Element::E5m2 => 1,
+            Element::E4m3 => 0,
+        })
     }
 
     /// The steps along K whose scales one column of tensor memory has.
     fn steps_per_atom(self) -> usize {
-        4 * self.block() / STEP
+        4 * self.block() / self.step()
     }
 
     /// The scale ID of a step: the byte of its first scale.
     fn id(self, step: usize) -> u32 {
-        (step % self.steps_per_atom() * (STEP / self.block())) as u32
+        (step % self.steps_per_atom() * (self.step() / self.block())) as u32
     }
 }
 
@@ -122,7 +200,7 @@ impl Case {
     }
 
     fn atoms_along_k(&self) -> u32 {
-        (K / STEP / self.format.steps_per_atom()) as u32
+        (4 / self.format.steps_per_atom()) as u32
     }
 
     /// The atoms of scales of B, each for 128 rows.
@@ -168,16 +246,25 @@ impl Case {
     /// The offset of a step along K: within a swizzle atom, then in the next atoms, which follow all rows.
     fn start(&self, is_b: bool, step: usize) -> u32 {
         let rows = if is_b { self.n / self.group } else { LANES as u32 };
-        let byte = (step * STEP / 2) as u32;
+        let byte = (step * STEP_BYTES) as u32;
         self.base(is_b) + byte / self.width * (rows / 8 * self.stride_bytes()) + byte % self.width
     }
 
     /// Writes rows of codes into shared memory, each 16 bytes at the place that the swizzle gives them.
     fn write_codes(&self, device: &mut Device, cta: u32, is_b: bool, rows: &[Vec<u8>]) {
         let region = rows.len() as u32 / 8 * self.stride_bytes();
+        let is_narrow = self.format.elements()[usize::from(is_b)] == Element::E2m1;
+        let packed =
+            |codes: &[u8]| -> Vec<u8> { codes.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect() };
         for (row, codes) in (0..).zip(rows) {
-            for (piece, codes) in (0..).zip(codes.chunks(32)) {
-                let bytes: Vec<u8> = codes.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
+            if is_narrow && self.format.has_bytes() {
+                // Hopper cannot leave gaps, so the codes of the rows of an atom lie at its begin, in order.
+                let offset = row / 8 * self.stride_bytes() + row % 8 * 64;
+                device.write_shared(cta, self.base(is_b) + offset, &packed(codes));
+                continue;
+            }
+            for (piece, codes) in (0..).zip(codes.chunks(if is_narrow { 32 } else { 16 })) {
+                let bytes = if is_narrow { packed(codes) } else { codes.to_vec() };
                 let (atom, chunk) = (piece * 16 / self.width, piece * 16 % self.width / 16);
                 // The eight rows of an atom are lines of 128 bytes. A line's number is XORed with its chunks'.
                 let line = row % 8 * self.width / 128;
@@ -201,7 +288,7 @@ impl Case {
     }
 
     fn has_other_ids(&self) -> bool {
-        self.swaps_ids && self.format == Format::Mxfp4
+        self.swaps_ids && self.format != Format::Nvfp4
     }
 
     /// The rows of A of a CTA.
@@ -258,14 +345,15 @@ impl Case {
             64 => 4,
             _ => 2,
         };
-        let is_mx = u32::from(self.format == Format::Mxfp4);
-        let e2m1 = 1 << 7 | 1 << 10;
+        let is_mx = u32::from(self.format != Format::Nvfp4);
+        let [of_a, of_b] = self.format.numbers();
         Instruction {
-            block: self.format.block() as u32,
+            block: self.format.kind(),
             group: self.group,
             d: columns.d,
             descriptor: id_of_b << 4
-                | e2m1
+                | of_a << 7
+                | of_b << 10
                 | (self.n / 8) << 17
                 | is_mx << 23
                 | (128 * self.group / 16) << 24

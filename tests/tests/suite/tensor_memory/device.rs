@@ -14,7 +14,8 @@ pub(super) const POISON: u32 = 0xFFFF_FFFF;
 
 const SIMULATION: &str = include_str!("simulate.cc");
 pub(super) const STATE: &str = include_str!("../../../../codegen/src/emulation/tensor_memory/state.cuh");
-const FUNCTIONS: [&str; 3] = [
+const FUNCTIONS: [&str; 4] = [
+    include_str!("../../../../codegen/src/emulation/elements.cuh"),
     include_str!("../../../../codegen/src/emulation/tensor_memory/device.cuh"),
     include_str!("../../../../codegen/src/emulation/tensor_memory/mma.cuh"),
     include_str!("../../../../codegen/src/emulation/tensor_memory/functions.cuh"),

@@ -27,8 +27,8 @@ const BITS_OF_INSTRUCTION: [(&[u32], u32); 7] = [
 /// A device with operands, and the numbers of the faults that it has reported.
 struct Provocation {
     device: Device,
-    nvfp4: Problem,
-    mxfp4: Problem,
+    /// One for each format.
+    problems: Vec<Problem>,
     numbers: BTreeSet<u32>,
 }
 
@@ -37,26 +37,18 @@ impl Provocation {
         let mut random = Random::new(0xFA_017);
         Provocation {
             device: Device::start(),
-            nvfp4: Problem::exact(Format::Nvfp4, &mut random),
-            mxfp4: Problem::exact(Format::Mxfp4, &mut random),
+            problems: Format::ALL.iter().map(|format| Problem::exact(*format, &mut random)).collect(),
             numbers: BTreeSet::new(),
         }
     }
 
     fn problem(&self, format: Format) -> &Problem {
-        match format {
-            Format::Nvfp4 => &self.nvfp4,
-            Format::Mxfp4 => &self.mxfp4,
-        }
+        &self.problems[format.index()]
     }
 
     /// Loads operands, copies scales, and fills D and what follows with numbers.
     fn load(&mut self, case: &Case) {
-        let problem = match case.format {
-            Format::Nvfp4 => &self.nvfp4,
-            Format::Mxfp4 => &self.mxfp4,
-        };
-        case.load(&mut self.device, problem);
+        case.load(&mut self.device, &self.problems[case.format.index()]);
         case.execute(&mut self.device, &case.copies());
         self.fill(case);
     }
@@ -200,6 +192,30 @@ fn instruction_descriptors(at: &mut Provocation, case: &Case) {
     }
     // Blocks of 16 may have ue8m0 scales, but one ID.
     check(at, case, "ID 2", 256, &|of| of | 1 << 23 | 2 << 29);
+    let bytes = Case { format: Format::W4a8, ..case.clone() };
+    check(at, &bytes, "ue4m3 for bytes", 128, &|of| of ^ 1 << 23);
+    for element in [2, 3, 4, 6, 7] {
+        check(at, &bytes, "elements of A", 4, &|of| of & !(7 << 7) | element << 7);
+        check(at, &bytes, "elements of B", 4, &|of| of & !(7 << 10) | element << 10);
+    }
+}
+
+/// 4-bit codes are spread over bytes only with the 128-byte swizzle.
+fn swizzles_of_codes(at: &mut Provocation, group: u32) {
+    for (format, is_b) in [(Format::W4a8, true), (Format::A4w8, false)] {
+        for layout in [4, 6] {
+            let case = Case { format, group, ..Case::pair(format) };
+            let change = |of: &mut Instruction| {
+                let changed = if is_b { &mut of.b } else { &mut of.a };
+                *changed = *changed & !(7 << 61) | layout << 61;
+            };
+            let values = |of: &Instruction| {
+                let of = if is_b { of.b } else { of.a };
+                [of as u32, (of >> 32) as u32, 128]
+            };
+            at.multiply("the swizzle of codes", &case, 9, change, values);
+        }
+    }
 }
 
 fn addresses(at: &mut Provocation, case: &Case) {
@@ -470,6 +486,7 @@ fn every_fault_is_reported_with_nan_results() {
         instruction_descriptors(&mut at, case);
         addresses(&mut at, case);
         shared_memory(&mut at, &Case { path: Path::Thread, ..case.clone() });
+        swizzles_of_codes(&mut at, case.group);
     }
     copies_of_scales(&mut at, &single);
     pairs(&mut at);

@@ -11,7 +11,7 @@ use super::device::{Device, compile, functions};
 use super::problem::Problem;
 
 /// Texts of the device functions, and what replaces them.
-const FAULTS: [(&str, &str); 35] = [
+const FAULTS: [(&str, &str); 47] = [
     // Shared memory: the bits of the swizzle, the distance of rows and of groups of rows, and the start.
     ("(at >> 3 & ((1u << bits) - 1) << 4)", "(at >> 3 & ((1u << bits) - 2) << 4)"),
     ("(at >> 3 & ((1u << bits) - 1) << 4)", "(at >> 4 & ((1u << bits) - 1) << 4)"),
@@ -34,6 +34,18 @@ const FAULTS: [(&str, &str); 35] = [
     ("codes >> 3 & 0x1111u", "codes >> 3 & 0x0111u"),
     ("0x0C080604u", "0x0C080605u"),
     ("i * (block / 4) + k", "i * 4 + k"),
+    // Bytes: the values of each type, the places of spread codes, and the types of A and B.
+    ("0x1p120f", "0x1p121f"),
+    ("widened(magnitude, 21, 0x1p112f)", "widened(magnitude, 20, 0x1p112f)"),
+    ("(code & 8u) << 28", "(code & 4u) << 29"),
+    ("widened(code & 7u, 22, 0x1p126f)", "widened(code & 7u, 22, 0x1p125f)"),
+    ("+ row * 64 + piece * 8", "+ row * 32 + piece * 8"),
+    ("(address >> 4 & 7u) ^ row;", "address >> 4 & 7u;"),
+    ("upper ? value.z : value.x", "upper ? value.x : value.z"),
+    ("format == kE4m3 ? of_e4m3(code)", "format != kE4m3 ? of_e4m3(code)"),
+    ("elements.load(cta, a, row, descriptor.a_format)", "elements.load(cta, a, row, descriptor.b_format)"),
+    ("values[at + i] = of_e2m1(", "values[at + (i ^ 1)] = of_e2m1("),
+    ("set(16 * piece + 8, value.z, format);", "set(16 * piece + 8, value.y, format);"),
     // Scales: their values, columns, lanes, IDs, and copies.
     ("static_cast<float>(mantissa) * 0x1p-9f", "static_cast<float>(mantissa) * 0x1p-10f"),
     ("exponent = code >> 3 & 0xFu", "exponent = code >> 3 & 0x1Fu"),
@@ -54,8 +66,9 @@ const FAULTS: [(&str, &str); 35] = [
     ),
     ("{value.x, value.y, value.z, value.w};\n      for", "{value.y, value.x, value.z, value.w};\n      for"),
     // Two SMs: the share of B, its rows, and the scales of the other CTA.
-    ("n < share ? first : second", "first"),
-    ("other.load(source, b, n % share)", "other.load(source, b, n)"),
+    ("n < share() ? first : second", "first"),
+    ("b, n % share())", "b, n)"),
+    ("b, n % share(), descriptor.b_format", "b, n, descriptor.b_format"),
     ("Cta const &cta = index == 0 ? first : second;", "Cta const &cta = first;"),
     (
         "Cta const cta = cta_of_pair(of.group, index, valid);",
@@ -83,18 +96,17 @@ fn cases() -> Vec<Case> {
             let steps = vec![2, 1];
             let (place, stride) = (2, if width == 64 { 2 } else { 1 });
             let case = Case { steps, place, stride, accumulates: true, path, ..Case::pair(format) };
-            cases.push(Case { group, n, width, ..case.clone() });
+            cases.push(Case { group, n, width: format.width(width), ..case.clone() });
         }
     }
     cases
 }
 
 /// Returns whether a comparison fails.
-fn is_found(program: &FilePath, problems: &[Problem; 2]) -> bool {
+fn is_found(program: &FilePath, problems: &[Problem]) -> bool {
     let mut device = Device::run(program);
     cases().iter().any(|case| {
-        let problem =
-            &problems[Format::ALL.iter().position(|format| *format == case.format).expect("a format")];
+        let problem = &problems[case.format.index()];
         case.check(&mut device, problem).is_err_and(|error| {
             // Not only a read of unwritten memory: the results differ.
             error.starts_with("D of") || error.starts_with("CTA")

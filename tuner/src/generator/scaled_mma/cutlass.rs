@@ -1,10 +1,10 @@
 //! Kernels built from CUTLASS's block-scaled collectives.
 
 use fourfold_codegen::cutlass::configuration::{
-    Cluster, Configuration, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop, Operand,
-    OperatorClass, Raster, Sms, Stages, TileOrder, TileScheduler,
+    Cluster, Configuration, Epilogue, EpilogueSchedule, Family, Kind, Mainloop, OperatorClass, Raster, Sms,
+    Stages, TileOrder, TileScheduler,
 };
-use fourfold_codegen::cutlass::{CutlassVersion, grid, rules};
+use fourfold_codegen::cutlass::{CutlassVersion, defaults, grid, rules};
 use fourfold_codegen::{Design, KernelSource, ScaledMmaSpec, Target, dispatch};
 use fourfold_ir::BlockFormat;
 
@@ -182,15 +182,12 @@ impl Cutlass {
         });
         let read = || {
             let (format, d) = computed?;
-            let operand = Operand::k_major(match format {
-                BlockFormat::MXFP4 => Format::Mxfp4,
-                _ => Format::Nvfp4,
-            });
+            let [a, b] = defaults::operands(format)?;
             let sms = sms?;
             let configuration = Configuration {
                 family: self.family,
-                a: operand,
-                b: operand,
+                a,
+                b,
                 tile: tile?,
                 cluster: Cluster::Static(cluster?),
                 sms,

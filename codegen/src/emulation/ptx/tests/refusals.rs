@@ -39,8 +39,8 @@ fn tensor_memory_instructions_of_other_forms() {
             "unknown modifier .kind::f8f6f4 of tcgen05.mma",
         ),
         (
-            "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
-            "unknown modifier .kind::mxf8f6f4 of tcgen05.mma",
+            "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.block16 [%r1], %rd1, %rd2, %r2, [%r3], [%r4], %p1;",
+            "unsupported form tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.block16",
         ),
         (
             "tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",

@@ -111,6 +111,9 @@ fn multiplications_pass_the_block_size_and_whether_they_accumulate() {
         ("cta_group::2.kind::mxf4.block_scale.block32", "32"),
         ("cta_group::2.kind::mxf4.block_scale.scale_vec::2X", "32"),
         ("cta_group::2.kind::mxf4.block_scale", "32"),
+        ("cta_group::1.kind::mxf8f6f4.block_scale.block32", "1"),
+        ("cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X", "1"),
+        ("cta_group::2.kind::mxf8f6f4.block_scale", "1"),
     ] {
         for (predicate, values) in [("%p1", "1, 0"), ("!%p1", "0, 1")] {
             let arguments = [
