@@ -96,7 +96,11 @@ impl Tile {
     /// where they compute a sum again that is not finite (`exact_sum.cuh`), which finite data does not reach.
     pub fn spills(self, format: BlockFormat) -> u32 {
         let of_rows = if self.m == 256 { 16 } else { 0 };
-        if self.n == 256 && format.a != ElementType::F4E2M1FN { 160 } else { of_rows }
+        if self.n == 256 && [ElementType::F8E4M3FN, ElementType::F8E5M2].contains(&format.a) {
+            224
+        } else {
+            of_rows
+        }
     }
 
     /// The largest cluster that shares a tile, each CTA with a part of K.

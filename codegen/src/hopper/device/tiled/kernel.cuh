@@ -123,6 +123,9 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
     producer.begin(p, own_rank(p));
   } else if (warp == kProducerWarpA && elect_one()) {
     prefetch_tensor_map(p.b_map);
+    if constexpr (kDirectA) {
+      store_word(smem.zero(), 0);
+    }
     init_barriers<V>(smem);
     prefetch_tensor_map(p.sfb_map);
     prefetch_tensor_map(p.a_map);

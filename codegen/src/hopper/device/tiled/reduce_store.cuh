@@ -65,10 +65,21 @@ CUTLASS_DEVICE void recompute_rows(Parameters const &p, WorkTile const &tile, in
   });
 }
 
+// Returns epilogue arguments whose scalars are loaded after the mainloop. Beside a 16-bit A, no kernel has waited before
+// this one, and the compiler may move read-only loads above all waits. The addresses therefore depend on a zero in
+// shared memory.
+template <class V>
+CUTLASS_DEVICE EpilogueArguments late_epilogue(Parameters const &p, TiledSmem<V> const &smem) {
+  EpilogueArguments epilogue = p.epilogue;
+  unsigned const zero = load_word(smem.zero());
+  for_each_scalar(epilogue, [&](auto const *&number) { number += zero; });
+  return epilogue;
+}
+
 // Stores a warp's part of a slice of D from accumulators, in chunks of 8 rows.
 template <class V>
-CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int slice,
-                                float const (&sums)[V::kVectors * 4]) {
+CUTLASS_DEVICE void store_slice(Parameters const &p, EpilogueArguments const &epilogue, TiledSmem<V> const &smem,
+                                WorkTile const &tile, int slice, float const (&sums)[V::kVectors * 4]) {
   unsigned const thread = rematerialize(threadIdx.x);
   int const warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
   int const m = tile.m_idx * V::kTileM + slice * V::kSliceM;
@@ -76,7 +87,7 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, W
   if constexpr (kSimple) {
     constexpr int kColumns = 2 * V::kHalves;
     Place const here(tile.batch, m + 2 * t, n + first_row_n<V>(quad) / kColumns * kColumns, p.m, p.n, 0);
-    auto states = begin_outputs<kColumns>(p.epilogue);
+    auto states = begin_outputs<kColumns>(epilogue);
     // Operands of all rows are loaded before the first store: D may overlap them for all that the compiler knows. With
     // more results, the registers suffice for one row at a time.
     constexpr int kRows = 2 * V::kChunks, kAtOnce = kResults == 1 ? kRows : 1;
@@ -94,11 +105,11 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, W
           sum[j] = rows[row][j];
         }
         // Elements outside of D are computed, too: without a predicate, loads of scalars are hoisted out of the loops.
-        compute_outputs<kColumns>(p.epilogue, here.moved(chunk * 8 + row, 0), sum, values[i]);
+        compute_outputs<kColumns>(epilogue, here.moved(chunk * 8 + row, 0), sum, values[i]);
       }
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
-        store_outputs<kColumns>(p.epilogue, states, here.moved((first + i) / 2 * 8 + (first + i) % 2, 0), values[i]);
+        store_outputs<kColumns>(epilogue, states, here.moved((first + i) / 2 * 8 + (first + i) % 2, 0), values[i]);
       }
     }
   } else {
@@ -118,9 +129,9 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, W
     // All lanes work together, as outputs require. A lane without a row gets one outside of D.
     bool const has_row = lane() < V::kSliceM;
     Place const here(tile.batch, has_row ? m + lane() : p.m, n, p.m, p.n, 0);
-    auto states = begin_outputs<32>(p.epilogue);
-    write_outputs<32>(p.epilogue, states, here, load_floats<32>(staging + (has_row ? lane() : 0) * V::kPitch * 4));
-    end_outputs<32>(p.epilogue, states, here);
+    auto states = begin_outputs<32>(epilogue);
+    write_outputs<32>(epilogue, states, here, load_floats<32>(staging + (has_row ? lane() : 0) * V::kPitch * 4));
+    end_outputs<32>(epilogue, states, here);
   }
 }
 
@@ -245,8 +256,8 @@ CUTLASS_DEVICE void add_splits(Parameters const &p, int split, float (&sums)[V::
 
 // Stores this CTA's slices of a tile. If kShared, it first adds the sums of the other CTAs.
 template <class V, bool kShared>
-CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
-                               float (&sums)[V::kHalves][V::kTileM / 2]) {
+CUTLASS_DEVICE void store_tile(Parameters const &p, EpilogueArguments const &epilogue, TiledSmem<V> const &smem,
+                               WorkTile const &tile, int rank, float (&sums)[V::kHalves][V::kTileM / 2]) {
   constexpr int kOwn = V::kSlices / V::kPhases;
   int const each = kShared ? kOwn >> p.cluster_bits : kOwn, phase = own_phase<V>();
   if constexpr (!kShared && (kSimple || V::kTileM == 256)) {
@@ -261,7 +272,7 @@ CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, Wo
     cute::for_each(cute::make_seq<kOwn>{}, [&](auto local) {
       float part[V::kVectors * 4];
       take_slice<V>(part, local * cute::Int<V::kPhases>{}, sums);
-      store_slice<V>(p, smem, tile, local * V::kPhases + phase, part);
+      store_slice<V>(p, epilogue, smem, tile, local * V::kPhases + phase, part);
     });
     return;
   }
@@ -308,7 +319,17 @@ CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, Wo
     if constexpr (kRecomputes) {
       recompute_rows<V, V::kVectors * 4>(p, tile, slice * V::kSliceM, [&](int i) -> float & { return part[i]; });
     }
-    store_slice<V>(p, smem, tile, slice, part);
+    store_slice<V>(p, epilogue, smem, tile, slice, part);
+  }
+}
+
+template <class V, bool kShared>
+CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
+                               float (&sums)[V::kHalves][V::kTileM / 2]) {
+  if constexpr (kDirectA) {
+    store_tile<V, kShared>(p, late_epilogue<V>(p, smem), smem, tile, rank, sums);
+  } else {
+    store_tile<V, kShared>(p, p.epilogue, smem, tile, rank, sums);
   }
 }
 #endif
