@@ -79,7 +79,8 @@ struct SM100_SU4_DU8x16_x4_LDSM_N {
                                [[maybe_unused]] uint32_t &d1, [[maybe_unused]] uint32_t &d2,
                                [[maybe_unused]] uint32_t &d3) {
 #if defined(__CUDA_ARCH__)
-    uint32_t const own = fourfold_emulation::address_of_codes(cast_smem_ptr_to_uint(&from));
+    // The pointer does not tell where the matrix begins; CUTLASS aligns these to 1,024 bytes.
+    uint32_t const own = fourfold_emulation::address_of_codes(cast_smem_ptr_to_uint(&from), 0);
     int const lane = fourfold_emulation::lane_of_thread();
     auto const matrix = [&](int i) {
       uint32_t const row = __shfl_sync(0xFFFFFFFFu, own, 8 * i + lane / 4);
@@ -158,7 +159,7 @@ constexpr bool codes_agree() {
   for (int m = 0; m < 8; ++m) {
     for (int k = 0; k < 128; k += 16) {
       uint32_t const moved = cute::Swizzle<3, 4, 3>::apply(128 * m + k);
-      if (address_of_codes(4096 + moved) != 4096u + 64 * m + k / 2) {
+      if (address_of_codes(4096 + moved, 0) != 4096u + 64 * m + k / 2) {
         return false;
       }
     }

@@ -33,10 +33,11 @@ __device__ __forceinline__ float of_e2m1(uint32_t code) {
 
 // Blackwell's TMA spreads 4-bit codes: 16 of them, 8 bytes, have 16 bytes of shared memory. Hopper's cannot leave gaps,
 // so emulated copies write the 8 rows of a swizzle atom, 64 bytes each, from the begin of the atom's 1,024 bytes on.
-// Returns the address of the 8 bytes that stand for the 16 bytes at an address, which the 128-byte swizzle has moved.
-__device__ __forceinline__ constexpr uint32_t address_of_codes(uint32_t address) {
-  uint32_t const row = address >> 7 & 7u, piece = (address >> 4 & 7u) ^ row;
-  return (address & ~1023u) + row * 64 + piece * 8;
+// Returns the address of the 8 bytes that stand for the 16 bytes at an address. The 128-byte swizzle has moved these by
+// bits of the address itself, while atoms begin where the matrix does, at `begin` modulo 1,024, a multiple of 128.
+__device__ __forceinline__ constexpr uint32_t address_of_codes(uint32_t address, uint32_t begin) {
+  uint32_t const piece = (address >> 4 & 7u) ^ (address >> 7 & 7u), within = address - begin;
+  return (within & ~1023u) + begin + (within >> 7 & 7u) * 64 + piece * 8;
 }
 
 }  // namespace fourfold_emulation

@@ -162,7 +162,8 @@ struct ByteRow {
     bool has = true;
     for (uint32_t piece = 0; piece < 2; ++piece) {
       bool const spread = format == kE2m1;
-      uint32_t const address = matrix.address(row, piece), at = spread ? address_of_codes(address) : address;
+      uint32_t const address = matrix.address(row, piece);
+      uint32_t const at = spread ? address_of_codes(address, matrix.start & 0x380u) : address;
       if (!cta.has(at & ~15u)) {
         has = false;
         continue;

@@ -233,10 +233,10 @@ impl Case {
         }
     }
 
-    /// The offset of A or B, a multiple of the swizzle atom's bytes.
+    /// The offset of A or B. CUTLASS aligns matrices to 128 bytes only, while atoms of the widest swizzle have 1,024.
     fn base(&self, is_b: bool) -> u32 {
-        let atom = 8 * self.width;
-        if is_b { (64 << 10) + 5 * atom } else { (4 << 10) + 3 * atom }
+        let (atom, line) = (8 * self.width, if self.width == 128 { 128 } else { 0 });
+        if is_b { (64 << 10) + 5 * atom + 5 * line } else { (4 << 10) + 3 * atom + 3 * line }
     }
 
     fn stride_bytes(&self) -> u32 {
@@ -266,10 +266,11 @@ impl Case {
             for (piece, codes) in (0..).zip(codes.chunks(if is_narrow { 32 } else { 16 })) {
                 let bytes = if is_narrow { packed(codes) } else { codes.to_vec() };
                 let (atom, chunk) = (piece * 16 / self.width, piece * 16 % self.width / 16);
-                // The eight rows of an atom are lines of 128 bytes. A line's number is XORed with its chunks'.
-                let line = row % 8 * self.width / 128;
-                let offset = row / 8 * self.stride_bytes() + row % 8 * self.width + (chunk ^ line) * 16;
-                device.write_shared(cta, self.base(is_b) + atom * region + offset, &bytes);
+                // Memory has lines of 128 bytes. A line's number is XORed with those of its chunks.
+                let of_row = row / 8 * self.stride_bytes() + row % 8 * self.width;
+                let begin = self.base(is_b) + atom * region + of_row;
+                let moved = chunk ^ begin / 128 % (self.width / 16);
+                device.write_shared(cta, begin + moved * 16, &bytes);
             }
         }
     }

@@ -11,7 +11,7 @@ use super::device::{Device, compile, functions};
 use super::problem::Problem;
 
 /// Texts of the device functions, and what replaces them.
-const FAULTS: [(&str, &str); 47] = [
+const FAULTS: [(&str, &str); 48] = [
     // Shared memory: the bits of the swizzle, the distance of rows and of groups of rows, and the start.
     ("(at >> 3 & ((1u << bits) - 1) << 4)", "(at >> 3 & ((1u << bits) - 2) << 4)"),
     ("(at >> 3 & ((1u << bits) - 1) << 4)", "(at >> 4 & ((1u << bits) - 1) << 4)"),
@@ -39,8 +39,9 @@ const FAULTS: [(&str, &str); 47] = [
     ("widened(magnitude, 21, 0x1p112f)", "widened(magnitude, 20, 0x1p112f)"),
     ("(code & 8u) << 28", "(code & 4u) << 29"),
     ("widened(code & 7u, 22, 0x1p126f)", "widened(code & 7u, 22, 0x1p125f)"),
-    ("+ row * 64 + piece * 8", "+ row * 32 + piece * 8"),
-    ("(address >> 4 & 7u) ^ row;", "address >> 4 & 7u;"),
+    ("(within >> 7 & 7u) * 64", "(within >> 7 & 7u) * 32"),
+    ("address_of_codes(address, matrix.start & 0x380u)", "address_of_codes(address, 0u)"),
+    ("(address >> 4 & 7u) ^ (address >> 7 & 7u), within", "(address >> 4 & 7u), within"),
     ("upper ? value.z : value.x", "upper ? value.x : value.z"),
     ("format == kE4m3 ? of_e4m3(code)", "format != kE4m3 ? of_e4m3(code)"),
     ("elements.load(cta, a, row, descriptor.a_format)", "elements.load(cta, a, row, descriptor.b_format)"),
