@@ -269,7 +269,7 @@ impl Case {
                 // Memory has lines of 128 bytes. A line's number is XORed with those of its chunks.
                 let of_row = row / 8 * self.stride_bytes() + row % 8 * self.width;
                 let begin = self.base(is_b) + atom * region + of_row;
-                let moved = chunk ^ begin / 128 % (self.width / 16);
+                let moved = chunk ^ (begin / 128 % (self.width / 16));
                 device.write_shared(cta, begin + moved * 16, &bytes);
             }
         }
