@@ -52,9 +52,9 @@ pub struct RowSpec {
 impl Configuration {
     /// The default parameters for rows of `columns` elements, and for rows of 8192 if their number is not fixed.
     ///
-    /// A thread holds one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type. As many
-    /// threads share a row as it has such groups, up to 512 or 1024; longer rows take up to four turns. The numbers are
-    /// the fastest measured on one H100, see `docs/lab/rows/README.md`.
+    /// In a turn, a thread takes one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type.
+    /// Up to 1024 threads share a row, with up to four turns. The numbers are the fastest measured on one H100, see
+    /// `docs/lab/rows/README.md`.
     ///
     /// Rows of other lengths stay in shared memory if the program reads them several times (`Configuration::is_stored`).
     pub fn usual(program: &RowProgram, columns: Option<u64>, target: &Target) -> Configuration {
@@ -129,7 +129,7 @@ fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> Rows {
 /// The threads, turns and CTAs of rows that take `row_bytes` of shared memory.
 ///
 /// While one CTA of an SM computes, the copies of others are in flight. Three CTAs of up to 75 KB fit an SM. Where no
-/// cluster shares a long row, fewer CTAs have more threads.
+/// cluster shares a long row, fewer CTAs have more threads. The numbers are measured like the others.
 fn stored_rows(row_bytes: u64, bytes: u32, quantizes: bool, target: &Target) -> (u32, u32, u32) {
     let turns = if bytes <= 32 { 2 } else { 1 };
     let fits = u64::from(target.shared_memory) / row_bytes.max(1);
@@ -181,7 +181,8 @@ impl Reducing {
             128 | 256 if is_small => (groups / 2, 2, if self.has_vectors { 4 } else { 6 }),
             128 | 256 => (groups, 1, if self.keeps { 4 } else { 5 }),
             512 if is_small => (256, 2, if self.has_vectors { 4 } else { 6 }),
-            512 => (256, most, 4),
+            512 if most >= 2 => (256, 2, 4),
+            512 => (512, 1, 2),
             1024 if is_small => (256, 4, if self.keeps || self.has_vectors { 4 } else { 5 }),
             2048 if is_small => (512, 4, 2),
             _ if self.is_read_once => (1024, most, 1),

@@ -152,6 +152,21 @@ fn long_rows_are_read_from_global_memory_once() {
     }
 }
 
+#[test]
+fn rows_of_up_to_4096_elements_stay_in_registers() {
+    for (name, program) in programs() {
+        for target in ["sm_90a", "sm_120a"] {
+            for columns in [32, 1000, 2048, 4096] {
+                let configuration = spec(&program, target, Some(columns)).configuration;
+                let [_, _, held] = configuration.tile();
+                let reduces = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
+                let stays = u64::from(held) >= columns && !configuration.is_stored;
+                assert!(!reduces || stays, "{name} for {target}, {columns} elements: {configuration:?}");
+            }
+        }
+    }
+}
+
 /// The number that a source gives a constant.
 fn constant(source: &str, name: &str) -> u32 {
     let start = source.find(&format!(" {name} = ")).expect("a constant") + name.len() + 4;

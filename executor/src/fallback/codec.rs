@@ -110,8 +110,7 @@ impl Codec {
     }
 
     /// Rounds values to the element type, as `convert` does. `out` has exactly their size; FP4 comes in pairs, FP6 in
-    /// fours. NaNs
-    /// are written as the format's canonical NaN.
+    /// fours. NaNs are written as the format's canonical NaN.
     pub(crate) fn write<T: Number>(self, values: &[T], out: &mut [u8]) {
         let encode_bytes = |encode: fn(f64) -> u8, out: &mut [u8]| {
             for (byte, value) in out.iter_mut().zip(values) {

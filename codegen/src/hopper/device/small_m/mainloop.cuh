@@ -148,7 +148,7 @@ struct SmallME4m3Accumulators {
   }
 };
 
-// What a thread holds of a chunk: for each part, codes and scales of rows `quad` and `quad + 8` of B.
+// A thread's share of a chunk: for each part, codes and scales of rows `quad` and `quad + 8` of B.
 template <int kTileM>
 struct SmallMFragment {
   uint4 codes[SmallM<kTileM>::kParts][2];

@@ -1,7 +1,7 @@
 // Reduces partial sums of clusters and splits, and stores D slice by slice.
 
 #ifndef FOURFOLD_HOST
-// What remains of kFactor if recompute_rows has multiplied by it.
+// The rest of kFactor if recompute_rows has multiplied by it.
 constexpr float kSumFactor = kRecomputes ? 1.0f : kFactor;
 
 // Arranges a thread's accumulators of 8 rows of D as two rows. Each row has as many adjacent columns as the thread has
