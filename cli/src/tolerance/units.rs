@@ -5,14 +5,14 @@ use fourfold_ir::{ElementType, Tensor, numeric};
 /// Returns the largest power of two of which every element of a row is a multiple, for each row; `None` if an element
 /// is not finite. A row of zeros has the unit infinity.
 pub(super) fn row_units(data: &Tensor, scales: Option<&Tensor>, block: usize) -> Option<Vec<f64>> {
-    let k = *data.dims().last()?;
+    let [rows @ .., k] = data.dims() else { return None };
     let scales = scales.map(|scales| (scales.to_codes(), scales.element()));
     let scale = |index: usize| match &scales {
         None => 1.0,
         Some((codes, ElementType::F8E4M3FN)) => numeric::ue4m3_to_f32(codes[index / block]),
         Some((codes, _)) => numeric::e8m0_to_f32(codes[index / block]),
     };
-    let mut units = vec![f64::INFINITY; data.count().checked_div(k).unwrap_or(0)];
+    let mut units = vec![f64::INFINITY; rows.iter().product()];
     for index in 0..data.count() {
         let value = f64::from(element(data, index)?) * f64::from(scale(index));
         if !value.is_finite() {
@@ -67,6 +67,8 @@ mod tests {
         let a = |values: &[f64]| Tensor::from_f64(ElementType::BF16, vec![2, 2], None, values).expect("bf16");
         assert_eq!(row_units(&a(&[4.0, 0.5, 0.0, 0.0]), None, 16), Some(vec![0.5, f64::INFINITY]));
         assert_eq!(row_units(&a(&[4.0, f64::INFINITY, 0.0, 0.0]), None, 16), None);
+        let empty = Tensor::from_f64(ElementType::BF16, vec![2, 0], None, &[]).expect("no elements");
+        assert_eq!(row_units(&empty, None, 16), Some(vec![f64::INFINITY; 2]), "K = 0");
         let mut codes = vec![1.5; 16];
         codes.extend(vec![2.0; 16]);
         let codes = Tensor::from_f64(ElementType::F4E2M1FN, vec![1, 32], None, &codes).expect("codes");
