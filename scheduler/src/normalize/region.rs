@@ -71,14 +71,12 @@ fn before(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
     while let Some(op) = open.pop_front() {
         for operand in &draft.module.ops[op].operands {
             let Some((producer, kind)) = draft.definition(*operand) else { continue };
+            let layout = |value: Value| draft.module.ty(value).layout;
+            // The language has two layouts, and no numbers that become scales.
             let followed = match kind {
-                OpKind::BlockDequantize { .. }
-                | OpKind::Transpose { .. }
-                | OpKind::Reshape
-                | OpKind::Convert => true,
-                // The language has two layouts, and no numbers that become scales.
+                OpKind::BlockDequantize { .. } | OpKind::Transpose { .. } | OpKind::Reshape => true,
+                OpKind::Convert => layout(*operand).is_none(),
                 OpKind::SwizzleScales => {
-                    let layout = |value: Value| draft.module.ty(value).layout;
                     let operation = &draft.module.ops[producer];
                     layout(operation.operands[0]).is_some() && layout(*operand).is_some()
                 }
