@@ -129,7 +129,7 @@ fn formats_of_bytes(name: &str) -> Vec<BlockFormat> {
 }
 
 /// The formats of sm_90a other than FP4 by FP4.
-const HOPPER_FORMATS: [BlockFormat; 7] = [
+const HOPPER_FORMATS: [BlockFormat; 11] = [
     BlockFormat::NVFP4.weight_only(ElementType::BF16),
     BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
     BlockFormat { a: ElementType::F8E4M3FN, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
@@ -137,6 +137,10 @@ const HOPPER_FORMATS: [BlockFormat; 7] = [
     BlockFormat { a: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
     BlockFormat { a: ElementType::F8E5M2, b: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
     BlockFormat::NVFP4.weight_only(ElementType::F16),
+    BlockFormat { b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+    BlockFormat { a: ElementType::BF16, b: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
+    BlockFormat::MXFP4.weight_only(ElementType::F16),
+    BlockFormat { a: ElementType::F16, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
 ];
 
 fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {

@@ -139,7 +139,7 @@ impl Configured for Kernel {
             return Err(format!("M = {} exceeds the kernel's maximum of {most}", problem.m));
         }
         // All of A must fit the shared memory of the cluster.
-        let longest = u64::from(self.tile.max_k());
+        let longest = u64::from(self.tile.max_k(self.computed.format));
         match problem.k > longest {
             true => Err(format!("K = {} exceeds {longest}, the most that fits shared memory", problem.k)),
             false => Ok(()),
