@@ -201,6 +201,11 @@ pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
+/// Finds a format with kernels for any target by its name, such as `bf16 x nvfp4`.
+pub fn format(name: &str) -> Option<BlockFormat> {
+    formats().into_iter().find(|format| format.to_string() == name)
+}
+
 /// The formats with kernels for any target, each once.
 pub(crate) fn formats() -> Vec<BlockFormat> {
     let mut formats: Vec<BlockFormat> = Vec::new();
