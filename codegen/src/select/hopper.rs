@@ -16,15 +16,12 @@ use crate::hopper::{ANY, Choice, Configuration, TARGET, has_two_terms, takes};
 pub fn choices(format: BlockFormat) -> &'static [Choice] {
     static OF_FP4: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(BlockFormat::NVFP4));
     static OF_FP8: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(MXFP8));
-    static OF_FP4_IN_TERMS: LazyLock<Vec<Choice>> =
-        LazyLock::new(|| default_lines(BlockFormat::MXFP4.weight_only(ElementType::F16)));
-    static OF_FP8_IN_TERMS: LazyLock<Vec<Choice>> =
+    static IN_TERMS: LazyLock<Vec<Choice>> =
         LazyLock::new(|| default_lines(MXFP8.weight_only(ElementType::F16)));
-    match (format.b == BlockFormat::NVFP4.b, has_two_terms(format)) {
-        (true, false) => &OF_FP4,
+    match (has_two_terms(format), format.b == BlockFormat::NVFP4.b) {
+        (true, _) => &IN_TERMS,
+        (false, true) => &OF_FP4,
         (false, false) => &OF_FP8,
-        (true, true) => &OF_FP4_IN_TERMS,
-        (false, true) => &OF_FP8_IN_TERMS,
     }
 }
 

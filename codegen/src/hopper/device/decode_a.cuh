@@ -117,12 +117,17 @@ struct DecodeARun {
         }
       }
     }
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kAtomsPerBlock && kHasScalesA; ++i) {
-      of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
+    if constexpr (kHasScalesA) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtomsPerBlock; ++i) {
+        of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
+      }
     }
     transpose(words);
-    cute::for_each(cute::make_seq<kTermsA>{}, [&](auto term) { store_term<term>(words, of_block, word, is_there); });
+    store_term<0>(words, of_block, word, is_there);
+    if constexpr (kTermsA == 2) {
+      store_term<1>(words, of_block, word, is_there);
+    }
   }
 
   // Decodes and stores a term of four words, each of another run.

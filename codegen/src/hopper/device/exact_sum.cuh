@@ -43,10 +43,8 @@ CUTLASS_DEVICE float exact_sum(Parameters const &p, int batch, int m, int n) {
   double sum = 0;
   CUTLASS_PRAGMA_NO_UNROLL
   for (unsigned block = 0; block < static_cast<unsigned>(p.k) / kScaleVector; ++block) {
-    double scale = mx_scale_at(sfb, n, block, p.atoms_k);
-    if constexpr (kHasScalesA) {
-      scale *= mx_scale_at(sfa, m, block, p.atoms_k);
-    }
+    double const of_a = kHasScalesA ? mx_scale_at(sfa, m, block, p.atoms_k) : 1;
+    double const scale = of_a * mx_scale_at(sfb, n, block, p.atoms_k);
     CUTLASS_PRAGMA_NO_UNROLL
     for (unsigned i = block * kScaleVector; i < (block + 1) * kScaleVector; ++i) {
       // Exact: products have at most 15 significant bits.
