@@ -253,10 +253,7 @@ impl Table {
         let rules = &self.capabilities.formats;
         let format = self.formats[row.format];
         let rules = rules.iter().find(|rules| rules.format == format).expect("a listed format");
-        // A product without a scaled A is planned for every type of output.
-        let elements = if format.is_weight_only() { &OUTPUTS[..] } else { &OUTPUTS[row.output..=row.output] };
-        let multiples = elements.iter().filter_map(|element| rules.output(*element));
-        let multiple = multiples.map(|output| output.n_multiple).max().expect("an output");
+        let multiple = rules.output(OUTPUTS[row.output]).expect("an output").n_multiple;
         multiple * [19, 264 / multiple + 1][row.wide]
     }
 
