@@ -1,8 +1,8 @@
 //! Builds kernels for every target without a GPU and checks their instructions, their resources, and whether
 //! their own answers agree with the promises of the plan.
 //!
-//! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and one kernel with an FP8 operand
-//! for each family of Blackwell, rotating through configurations and epilogues. `--features full` builds every default
+//! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and one kernel with an operand of
+//! FP6 or FP8 for each family of Blackwell, rotating through configurations and epilogues. `--features full` builds every default
 //! configuration of every format and every activation. `dags.rs` builds epilogues of other forms.
 
 use std::collections::BTreeSet;
@@ -16,9 +16,9 @@ use fourfold::codegen::Extents;
 use fourfold::codegen::cutlass::{CutlassVersion, defaults};
 use fourfold::codegen::{
     Design, Epilogue, Operand as EpilogueOperand, Output, OutputKind, ScaledMmaSpec, Step, StepKind,
-    UNARY_FUNCTIONS, capabilities, emulate, hopper, select, target,
+    UNARY_FUNCTIONS, capabilities, emulate, emulated_capabilities, hopper, select, target,
 };
-use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape};
+use fourfold::ir::{BinaryKind, BlockFormat, Capabilities, ElementType, OperandShape};
 use fourfold::kernels::{BuiltKernel, PlannedKernel, build_input};
 use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
@@ -122,9 +122,18 @@ fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Desi
     }
 }
 
-/// Returns the formats of a target of Blackwell that have an FP8 operand.
+/// Returns the formats of a target of Blackwell that have an operand of FP6 or FP8.
 fn formats_of_bytes(name: &str) -> Vec<BlockFormat> {
-    let formats = capabilities(name).expect("a known target").formats.into_iter().map(|rules| rules.format);
+    of_bytes(capabilities(name))
+}
+
+/// Returns those of them that can be emulated.
+fn emulated_formats_of_bytes(name: &str) -> Vec<BlockFormat> {
+    of_bytes(emulated_capabilities(name))
+}
+
+fn of_bytes(capabilities: Option<Capabilities>) -> Vec<BlockFormat> {
+    let formats = capabilities.expect("a known target").formats.into_iter().map(|rules| rules.format);
     formats.filter(|format| ![format.a, format.b].iter().all(|it| *it == ElementType::F4E2M1FN)).collect()
 }
 
@@ -215,7 +224,7 @@ fn builds() -> &'static Builds {
         crossed.source.architecture = "100a";
         crossed.source.text.push_str("// for another architecture\n");
         kernels.push(crossed);
-        let bytes = formats_of_bytes("sm_120a");
+        let bytes = emulated_formats_of_bytes("sm_120a");
         let format =
             if turn().is_multiple_of(2) { BlockFormat::NVFP4 } else { bytes[turn() / 2 % bytes.len()] };
         let configurations = sm120(format);
@@ -420,6 +429,8 @@ fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
 fn element_of_mma(element: ElementType) -> &'static str {
     match element {
         ElementType::F4E2M1FN => "E2M1",
+        ElementType::F6E2M3FN => "E2M3",
+        ElementType::F6E3M2FN => "E3M2",
         ElementType::F8E4M3FN => "E4M3",
         ElementType::F8E5M2 => "E5M2",
         other => panic!("no operand is of {other}"),
@@ -532,7 +543,7 @@ fn assemble(kernel: &PlannedKernel, folder: &Path) -> Result<(), String> {
 fn every_default_kernel_with_tensor_memory_is_rewritten_for_hopper() {
     // Two compilers at a time are enough for the machine's memory.
     let _ = builds();
-    let bytes = formats_of_bytes("sm_100a");
+    let bytes = emulated_formats_of_bytes("sm_100a");
     let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4, bytes[turn() / 3 % bytes.len()]];
     let of = |name| formats.map(|format| designs(name, format, cutlass())).concat();
     let kernels: Vec<PlannedKernel> = ["sm_100a", "sm_103a"]
