@@ -93,7 +93,7 @@ mod transient;
 
 pub use build::{
     Artifact, BuildError, BuildInput, BuildOptions, BuildTools, BuiltWith, DumpedKernel, FLAGS, Phase,
-    Resources, ToolCause, ToolEnvironment, Translation, build, ptx_flags, semantic_flags,
+    Resources, ToolCause, ToolEnvironment, Translation, build, host_flags, ptx_flags, semantic_flags,
 };
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;

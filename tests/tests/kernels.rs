@@ -4,6 +4,8 @@
 //! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and one kernel with an operand of
 //! FP6 or FP8 for each family of Blackwell, rotating through configurations and epilogues. `--features full` builds every default
 //! configuration of every format and every activation. `dags.rs` builds epilogues of other forms.
+//!
+//! `kernels/host.rs` compiles only the host code, for every format with an FP6 or FP8 operand.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,10 +25,14 @@ use fourfold::kernels::{BuiltKernel, PlannedKernel, build_input};
 use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
 use fourfold_executor::{BuildOptions, ptx_flags};
+use fourfold_tests::answers::{check_acceptance, check_grid, check_scale_places};
 use fourfold_tests::built::{
-    artifact, build, check_acceptance, check_grid, check_resources, check_scale_places, check_tensor_memory,
-    cutlass, describe, format, planned, scaled_mma, toolchain, turn,
+    artifact, build, check_resources, check_tensor_memory, cutlass, describe, format, loaded, planned,
+    scaled_mma, toolchain, turn,
 };
+
+#[path = "kernels/host.rs"]
+mod host;
 
 /// The targets; those of a family are adjacent.
 const TARGETS: [&str; 5] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"];
@@ -586,12 +592,12 @@ fn a_map_of_fragments_that_is_not_the_library_s_does_not_compile() {
 
 #[test]
 fn kernels_accept_exactly_what_the_plan_promises() {
-    builds().good.iter().for_each(check_acceptance);
+    builds().good.iter().for_each(|built| check_acceptance(scaled_mma(built), &loaded(built)));
 }
 
 #[test]
 fn a_grid_that_no_launch_takes_is_refused_and_one_at_the_limit_is_not() {
-    builds().good.iter().for_each(check_grid);
+    builds().good.iter().for_each(|built| check_grid(scaled_mma(built), &loaded(built)));
 }
 
 #[test]
@@ -608,5 +614,5 @@ fn scales_lie_in_tensor_memory_where_the_rule_says() {
 
 #[test]
 fn scales_lie_where_the_kernel_library_says() {
-    builds().good.iter().for_each(check_scale_places);
+    builds().good.iter().for_each(|built| check_scale_places(scaled_mma(built), &loaded(built)));
 }
