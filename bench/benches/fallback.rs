@@ -16,16 +16,94 @@ static PEAK: PeakAlloc = PeakAlloc;
 
 /// M, N, K.
 const SHAPES: [(usize, usize, usize); 2] = [(128, 4096, 4096), (1, 4096, 4096)];
-const BLOCK: usize = 16;
+/// For memory: more rows, columns and elements along K than are held at a time.
+const LARGE: (usize, usize, usize) = (600, 17_000, 16_384);
+const LARGE_PAIRS: [(Format, Format); 3] = [(NVFP4, NVFP4), (BF16, NVFP4), (MXFP8_E4M3, MXFP8_E4M3)];
 /// The number of rounds behind each row of the table.
 const ROUNDS: usize = 31;
 
+/// The format of an operand.
+#[derive(Clone, Copy)]
+struct Format {
+    name: &'static str,
+    element: ElementType,
+    /// The type of the scales, and the elements that share one; a 16-bit operand has none.
+    scales: Option<(ElementType, usize)>,
+}
+
+const fn scaled(name: &'static str, element: ElementType) -> Format {
+    Format { name, element, scales: Some((ElementType::F8E8M0FNU, 32)) }
+}
+
+const NVFP4: Format =
+    Format { name: "nvfp4", element: ElementType::F4E2M1FN, scales: Some((ElementType::F8E4M3FN, 16)) };
+const MXFP4: Format = scaled("mxfp4", ElementType::F4E2M1FN);
+const MXFP6_E2M3: Format = scaled("mxfp6 e2m3", ElementType::F6E2M3FN);
+const MXFP6_E3M2: Format = scaled("mxfp6 e3m2", ElementType::F6E3M2FN);
+const MXFP8_E4M3: Format = scaled("mxfp8 e4m3", ElementType::F8E4M3FN);
+const MXFP8_E5M2: Format = scaled("mxfp8 e5m2", ElementType::F8E5M2);
+const BF16: Format = Format { name: "bf16", element: ElementType::BF16, scales: None };
+const F16: Format = Format { name: "f16", element: ElementType::F16, scales: None };
+
+/// Every pair with NVFP4 or 16-bit elements; of the MX pairs, each format on each side.
+const PAIRS: [(Format, Format); 19] = [
+    (NVFP4, NVFP4),
+    (MXFP4, MXFP4),
+    (MXFP8_E4M3, MXFP8_E4M3),
+    (MXFP8_E5M2, MXFP8_E5M2),
+    (MXFP8_E4M3, MXFP4),
+    (MXFP8_E5M2, MXFP4),
+    (MXFP4, MXFP8_E4M3),
+    (MXFP6_E2M3, MXFP6_E2M3),
+    (MXFP6_E3M2, MXFP6_E3M2),
+    (MXFP8_E4M3, MXFP6_E2M3),
+    (MXFP6_E3M2, MXFP4),
+    (BF16, NVFP4),
+    (BF16, MXFP4),
+    (BF16, MXFP6_E3M2),
+    (BF16, MXFP8_E4M3),
+    (F16, NVFP4),
+    (F16, MXFP4),
+    (F16, MXFP6_E2M3),
+    (F16, MXFP8_E5M2),
+];
+
+/// The codes of an operand, and its scales.
+struct Matrix {
+    format: Format,
+    codes: Tensor,
+    scales: Option<Tensor>,
+}
+
+impl Matrix {
+    fn new(format: Format, rows: usize, k: usize, seed: u64) -> Matrix {
+        let tensor = |element, columns, layout, seed| {
+            tensor(element, vec![rows, columns], layout, Rule::Normal, seed).expect("a small tensor")
+        };
+        let scales = format.scales;
+        let scales =
+            scales.map(|(element, block)| tensor(element, k / block, Some(ScaleLayout::Blocked), seed + 1));
+        Matrix { format, codes: tensor(format.element, k, None, seed), scales }
+    }
+
+    /// `block` is that of B.
+    fn operand(&self, rows: usize, k: usize, block: usize) -> BlockScaled<'_> {
+        let data = (self.codes.bytes(), self.format.element);
+        let shape = BlockScaledShape { batch: 1, rows, k, block };
+        let operand = match &self.scales {
+            Some(scales) => {
+                BlockScaled::new(data, (scales.bytes(), scales.element(), ScaleLayout::Blocked), shape)
+            }
+            None => BlockScaled::unscaled(data, shape),
+        };
+        operand.expect("data and scales have matching shapes")
+    }
+}
+
 struct Problem {
     shape: (usize, usize, usize),
-    codes_a: Tensor,
-    scales_a: Tensor,
-    codes_b: Tensor,
-    scales_b: Tensor,
+    a: Matrix,
+    b: Matrix,
 }
 
 /// Dequantized operands and the product, in f32.
@@ -36,33 +114,18 @@ struct Buffers {
 }
 
 impl Problem {
-    fn new((m, n, k): (usize, usize, usize)) -> Problem {
-        let codes = |rows, seed| {
-            tensor(ElementType::F4E2M1FN, vec![rows, k], None, Rule::Normal, seed).expect("a small tensor")
-        };
-        let scales = |rows, seed| {
-            let layout = Some(ScaleLayout::Blocked);
-            tensor(ElementType::F8E4M3FN, vec![rows, k / BLOCK], layout, Rule::Normal, seed)
-                .expect("a small tensor")
-        };
-        Problem {
-            shape: (m, n, k),
-            codes_a: codes(m, 1),
-            scales_a: scales(m, 2),
-            codes_b: codes(n, 3),
-            scales_b: scales(n, 4),
-        }
+    fn new((m, n, k): (usize, usize, usize), (a, b): (Format, Format)) -> Problem {
+        Problem { shape: (m, n, k), a: Matrix::new(a, m, k, 1), b: Matrix::new(b, n, k, 3) }
+    }
+
+    fn name(&self) -> String {
+        format!("{} x {}", self.a.format.name, self.b.format.name)
     }
 
     fn operands(&self) -> (BlockScaled<'_>, BlockScaled<'_>) {
         let (m, n, k) = self.shape;
-        fn operand<'a>(codes: &'a Tensor, scales: &'a Tensor, rows: usize, k: usize) -> BlockScaled<'a> {
-            let data = (codes.bytes(), codes.element());
-            let scales = (scales.bytes(), scales.element(), ScaleLayout::Blocked);
-            let shape = BlockScaledShape { batch: 1, rows, k, block: BLOCK };
-            BlockScaled::new(data, scales, shape).expect("data and scales have matching shapes")
-        }
-        (operand(&self.codes_a, &self.scales_a, m, k), operand(&self.codes_b, &self.scales_b, n, k))
+        let (_, block) = self.b.format.scales.expect("B has scales");
+        (self.a.operand(m, k, block), self.b.operand(n, k, block))
     }
 
     fn fallback(&self, kernel: ScaledMmaKernel) -> Vec<u8> {
@@ -115,11 +178,10 @@ fn kernels(problem: &Problem) -> Vec<ScaledMmaKernel> {
 
 fn time(criterion: &mut Criterion) {
     for shape in SHAPES {
-        let problem = Problem::new(shape);
+        let problem = Problem::new(shape, (NVFP4, NVFP4));
         let mut group = criterion.benchmark_group(format!("scaled_mma {shape:?}"));
         group.sample_size(20).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(4));
         for kernel in kernels(&problem) {
-            problem.check(kernel);
             group.bench_function(BenchmarkId::new("fallback", format!("{kernel:?}")), |bencher| {
                 bencher.iter_with_large_drop(|| problem.fallback(kernel));
             });
@@ -134,35 +196,41 @@ fn time(criterion: &mut Criterion) {
 /// Rounds are interleaved, so all candidates see the same machine.
 fn table(_: &mut Criterion) {
     println!(
-        "\n| M, N, K | kernel | fallback ms | dequantize + gemm ms (ratio) | with reused buffers (ratio) | peak MB \
-         | of dequantized B |"
+        "\n| M, N, K | A x B | kernel | fallback ms | dequantize + gemm ms (ratio) | with reused buffers (ratio) | \
+         peak MB beyond the result |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for shape in SHAPES {
-        let problem = Problem::new(shape);
-        let (m, n, k) = shape;
-        let mut buffers = Buffers { a: vec![0.0; m * k], b: vec![0.0; n * k], d: vec![0.0; m * n] };
+    let shapes = SHAPES.iter().flat_map(|shape| PAIRS.map(|pair| (*shape, pair, ROUNDS)));
+    for (shape, pair, rounds) in shapes.chain(LARGE_PAIRS.map(|pair| (LARGE, pair, 3))) {
+        let problem = Problem::new(shape, pair);
         for kernel in kernels(&problem) {
-            let (mut ours, mut cold, mut warm) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..ROUNDS {
-                ours.push(milliseconds(|| drop(std::hint::black_box(problem.fallback(kernel)))));
-                cold.push(milliseconds(|| drop(std::hint::black_box(problem.dequantize_then_gemm()))));
-                warm.push(milliseconds(|| problem.dequantize_then_gemm_into(&mut buffers)));
-            }
-            let before = PEAK.current_usage();
-            PEAK.reset_peak_usage();
-            std::hint::black_box(problem.fallback(kernel));
-            let peak = PEAK.peak_usage() - before;
-            let of_b = peak as f64 / (n * k * 4) as f64;
-            let [ours, cold, warm] = [median(&mut ours), median(&mut cold), median(&mut warm)];
-            println!(
-                "| {m}, {n}, {k} | {kernel:?} | {ours:.2} | {cold:.2} ({:.2}) | {warm:.2} ({:.2}) | {:.2} | {of_b:.3} |",
-                ours / cold,
-                ours / warm,
-                peak as f64 / 1e6,
-            );
+            problem.check(kernel);
+            row(&problem, kernel, rounds);
         }
     }
+}
+
+fn row(problem: &Problem, kernel: ScaledMmaKernel, rounds: usize) {
+    let (m, n, k) = problem.shape;
+    let mut buffers = Buffers { a: vec![0.0; m * k], b: vec![0.0; n * k], d: vec![0.0; m * n] };
+    let (mut ours, mut cold, mut warm) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        ours.push(milliseconds(|| drop(std::hint::black_box(problem.fallback(kernel)))));
+        cold.push(milliseconds(|| drop(std::hint::black_box(problem.dequantize_then_gemm()))));
+        warm.push(milliseconds(|| problem.dequantize_then_gemm_into(&mut buffers)));
+    }
+    let before = PEAK.current_usage();
+    PEAK.reset_peak_usage();
+    let result = std::hint::black_box(problem.fallback(kernel));
+    let peak = PEAK.peak_usage() - before - result.len();
+    let [ours, cold, warm] = [median(&mut ours), median(&mut cold), median(&mut warm)];
+    println!(
+        "| {m}, {n}, {k} | {} | {kernel:?} | {ours:.2} | {cold:.2} ({:.2}) | {warm:.2} ({:.2}) | {:.2} |",
+        problem.name(),
+        ours / cold,
+        ours / warm,
+        peak as f64 / 1e6,
+    );
 }
 
 fn milliseconds(work: impl FnOnce()) -> f64 {

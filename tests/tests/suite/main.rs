@@ -3,6 +3,7 @@
 
 mod claims;
 mod codes;
+mod covering;
 mod docs;
 mod functions;
 mod kit;

@@ -11,6 +11,8 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+use std::ops::Range;
+
 use fourfold_ir::ElementType;
 
 use self::operand::Decoder;
@@ -19,9 +21,17 @@ use super::codec::Codec;
 use super::memory::{NoMemory, zeroed};
 use crate::parallel::for_each_chunk;
 
-/// Rows of A multiplied at a time. Memory for decoded A and accumulators is proportional to it. B is decoded again
-/// for each group, which costs a few percent of its multiplication.
+/// The maximum number of rows of A multiplied at a time. B is decoded again for each group, which costs a few percent
+/// of its multiplication.
 const ROW_GROUP: usize = 256;
+
+/// Columns of D computed at a time: a multiple of every tile's. It bounds the memory for accumulators. A is decoded
+/// again for each group, which costs less than a percent.
+const COLUMN_GROUP: usize = 8192;
+
+/// The memory for decoded rows of A, while that leaves at least [`LEAST_ROWS`].
+const DECODED_BYTES: usize = 16 << 20;
+const LEAST_ROWS: usize = 8;
 
 /// Columns per step of the epilogue.
 const EPILOGUE_COLUMNS: usize = 1024;
@@ -62,6 +72,12 @@ impl ScaledMmaKernel {
         }
         kernels.push(ScaledMmaKernel::Double);
         kernels
+    }
+
+    /// Rows of A multiplied at a time.
+    fn row_group(self, k: usize) -> usize {
+        let bytes = if self == ScaledMmaKernel::Double { size_of::<f64>() } else { size_of::<f32>() };
+        (DECODED_BYTES / (bytes * k.max(1))).clamp(LEAST_ROWS, ROW_GROUP)
     }
 
     fn tile_columns(self) -> usize {
@@ -174,28 +190,43 @@ fn run(
 
     // With a shared B, the batch is one tall matrix.
     let (groups, group_rows) = if is_shared { (1, a.all_rows()) } else { (a_shape.batch, a_shape.rows) };
-    let width = kernel.tile_columns();
+    let (width, row_group) = (kernel.tile_columns(), kernel.row_group(a_shape.k));
     let row_bytes = n * element.storage_bits() / 8;
-    let mut tiles = zeroed(n.next_multiple_of(width).saturating_mul(group_rows.min(ROW_GROUP)))?;
+    let padded = n.min(COLUMN_GROUP).next_multiple_of(width);
+    let mut tiles = zeroed(padded.saturating_mul(group_rows.min(row_group)))?;
     for group in 0..groups {
-        let b_rows = group * n..(group + 1) * n;
         let end = (group + 1) * group_rows;
-        for start in (group * group_rows..end).step_by(ROW_GROUP) {
-            let rows = start..end.min(start + ROW_GROUP);
-            let tiles = &mut tiles[..n.div_ceil(width) * width * rows.len()];
-            match kernel {
-                #[cfg(target_arch = "x86_64")]
-                ScaledMmaKernel::Vnni => vnni::accumulate(a, rows.clone(), b, b_rows.clone(), tiles)?,
-                ScaledMmaKernel::Double => {
-                    panels::accumulate::<f64>(a, rows.clone(), b, b_rows.clone(), tiles)?;
-                }
-                _ => panels::accumulate::<f32>(a, rows.clone(), b, b_rows.clone(), tiles)?,
-            }
+        for start in (group * group_rows..end).step_by(row_group) {
+            let rows = start..end.min(start + row_group);
             let out = &mut out[rows.start * row_bytes..rows.end * row_bytes];
-            finish_rows(epilogue, Codec::plain(element), rows.start, Tiles { values: tiles, width, n }, out);
+            for first_column in (0..n).step_by(COLUMN_GROUP) {
+                let columns = first_column..n.min(first_column + COLUMN_GROUP);
+                let b_rows = group * n + columns.start..group * n + columns.end;
+                let tiles = &mut tiles[..columns.len().next_multiple_of(width) * rows.len()];
+                accumulate(kernel, a, rows.clone(), b, b_rows, tiles)?;
+                let tiles = Tiles { values: tiles, width, n, columns };
+                finish_rows(epilogue, Codec::plain(element), rows.start, &tiles, out);
+            }
         }
     }
     Ok(())
+}
+
+/// Computes the accumulators of some rows of A and of B, in tiles.
+fn accumulate(
+    kernel: ScaledMmaKernel,
+    a: &BlockScaled,
+    a_rows: Range<usize>,
+    b: &BlockScaled,
+    b_rows: Range<usize>,
+    tiles: &mut [f32],
+) -> Result<(), NoMemory> {
+    match kernel {
+        #[cfg(target_arch = "x86_64")]
+        ScaledMmaKernel::Vnni => vnni::accumulate(a, a_rows, b, b_rows, tiles),
+        ScaledMmaKernel::Double => panels::accumulate::<f64>(a, a_rows, b, b_rows, tiles),
+        _ => panels::accumulate::<f32>(a, a_rows, b, b_rows, tiles),
+    }
 }
 
 /// Dequantizes a block-scaled matrix to row-major f32, which [`scaled_mma`] avoids storing. Exact for FP4 with e4m3
@@ -219,35 +250,47 @@ pub fn dequantize_into(operand: &BlockScaled, out: &mut [f32]) {
     }
 }
 
-/// Accumulators as consecutive tiles of `width` columns; the last tile may extend beyond `n`.
-#[derive(Clone, Copy)]
+/// Accumulators of some columns of D as consecutive tiles of `width` columns; the last tile may extend beyond the
+/// columns.
 struct Tiles<'a> {
     values: &'a [f32],
     width: usize,
+    /// Columns of D.
     n: usize,
+    columns: Range<usize>,
 }
 
-/// Applies the epilogue to the accumulators of the rows in `out`, starting at row `first_row` of D.
-fn finish_rows(epilogue: Epilogue, codec: Codec, first_row: usize, tiles: Tiles, out: &mut [u8]) {
-    let Tiles { values, width, n } = tiles;
-    let rows = values.len() / n.next_multiple_of(width);
+impl Tiles<'_> {
+    /// Copies `out.len()` accumulators of a row, from column `first` of these on.
+    fn read(&self, row: usize, first: usize, out: &mut [f32]) {
+        let rows = self.values.len() / self.columns.len().next_multiple_of(self.width);
+        for (index, part) in out.chunks_mut(self.width).enumerate() {
+            let tile = &self.values[(first / self.width + index) * rows * self.width..];
+            part.copy_from_slice(&tile[row * self.width..][..part.len()]);
+        }
+    }
+}
+
+/// Applies the epilogue to the accumulators, and writes their columns of the rows in `out`, which start at row
+/// `first_row` of D.
+fn finish_rows(epilogue: Epilogue, codec: Codec, first_row: usize, tiles: &Tiles, out: &mut [u8]) {
     let bits = codec.element.storage_bits();
+    let (n, columns) = (tiles.n, &tiles.columns);
     for_each_chunk(out, n * bits / 8, |row, out| {
+        let out = &mut out[columns.start * bits / 8..columns.end * bits / 8];
         for_each_chunk(out, EPILOGUE_COLUMNS * bits / 8, |piece, out| {
             let first = piece * EPILOGUE_COLUMNS;
             let mut row_values = [0f32; EPILOGUE_COLUMNS];
-            let row_values = &mut row_values[..EPILOGUE_COLUMNS.min(n - first)];
-            for (index, part) in row_values.chunks_mut(width).enumerate() {
-                let tile = &values[(first / width + index) * rows * width..];
-                part.copy_from_slice(&tile[row * width..][..part.len()]);
-            }
+            let row_values = &mut row_values[..EPILOGUE_COLUMNS.min(columns.len() - first)];
+            tiles.read(row, first, row_values);
             if let Some(alpha) = epilogue.alpha {
                 row_values.iter_mut().for_each(|value| *value *= alpha);
             }
             if let Some((c, element)) = epilogue.c {
                 let mut c_values = [0f32; EPILOGUE_COLUMNS];
                 let c_values = &mut c_values[..row_values.len()];
-                Codec::plain(element).read(c, (first_row + row) * n + first, 1, c_values);
+                let start = (first_row + row) * n + columns.start + first;
+                Codec::plain(element).read(c, start, 1, c_values);
                 let beta = epilogue.beta.unwrap_or(1.0);
                 for (value, c) in row_values.iter_mut().zip(c_values) {
                     *value = beta.mul_add(*c, *value);

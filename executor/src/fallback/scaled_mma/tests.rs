@@ -322,6 +322,36 @@ fn many_rows_are_multiplied_group_by_group() {
 }
 
 #[test]
+fn many_columns_are_multiplied_group_by_group() {
+    let mut random = Random(15);
+    let n = 2 * COLUMN_GROUP + 35;
+    let a = Matrix::exact([2, 9, 32], Linear, &mut random);
+    let (mut c, alpha, beta) = (vec![0f32; 2 * 9 * n], 0.5f32, 4.0f32);
+    c.iter_mut().enumerate().for_each(|(index, c)| *c = (index % 1021) as f32);
+    let bytes: Vec<u8> = c.iter().flat_map(|c| c.to_le_bytes()).collect();
+    for batch in [1, 2] {
+        let b = Matrix::exact([batch, n, 32], Blocked, &mut random);
+        let sums = naive(&a, &b);
+        let expected = sums.iter().zip(&c).map(|((sum, _), c)| beta.mul_add(*c, *sum as f32 * alpha));
+        let expected: Vec<f32> = expected.collect();
+        for kernel in kernels(&a, &b) {
+            let epilogue =
+                Epilogue { alpha: Some(alpha), c: Some((&bytes, ElementType::F32)), beta: Some(beta) };
+            assert!(multiply(kernel, &a, &b, epilogue) == expected, "{kernel:?}, batch {batch}");
+        }
+    }
+}
+
+#[test]
+fn memory_for_decoded_rows_is_bounded() {
+    use ScaledMmaKernel::{Double, Float};
+    assert_eq!([Float, Double].map(|kernel| kernel.row_group(0)), [ROW_GROUP; 2]);
+    assert_eq!([Float, Double].map(|kernel| kernel.row_group(8192)), [ROW_GROUP, ROW_GROUP]);
+    assert_eq!([Float, Double].map(|kernel| kernel.row_group(28_672)), [146, 73]);
+    assert_eq!([Float, Double].map(|kernel| kernel.row_group(1 << 30)), [LEAST_ROWS; 2]);
+}
+
+#[test]
 fn finite_padding_of_blocked_scales_has_no_effect() {
     let mut random = Random(6);
     let mut a = Matrix::exact([2, 37, 80], Blocked, &mut random);
