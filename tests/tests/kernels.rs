@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fourfold::codegen::Extents;
@@ -194,13 +194,16 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
         let usual = (turn() / 4 + index).is_multiple_of(2);
         spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
     }));
+    // Another format each day. Once all had their turn, they come with another tile, and then for another target.
     specs.extend(families[..2].iter().enumerate().map(|(index, targets)| {
-        let name = targets[turn() % targets.len()];
-        let formats = formats_of_bytes(name);
-        let configurations = of(name, formats[(turn() / 2 + 3 * index) % formats.len()]);
-        let choice = &configurations[turn() / 2 % configurations.len()];
-        let usual = (turn() + index).is_multiple_of(2);
-        spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
+        let formats = formats_of_bytes(targets[0]);
+        let number = turn() + index * formats.len() / 2;
+        let (format, round) = (formats[number % formats.len()], number / formats.len());
+        let tiles = of(targets[0], format).len();
+        let name = targets[round / tiles % targets.len()];
+        let choice = &of(name, format)[round % tiles];
+        let usual = (number + round).is_multiple_of(2);
+        spec(name, choice, if usual { usual_epilogue() } else { epilogue(number) })
     }));
 
     // One of the other formats of Hopper, with all tiles.
@@ -208,6 +211,9 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
     specs.push(spec(hopper::TARGET, &of(hopper::TARGET, format)[0], usual_epilogue()));
     specs
 }
+
+/// Held by tests that compile beside each other on two threads: more compilers exceed the machine's memory.
+static COMPILERS: Mutex<()> = Mutex::new(());
 
 struct Builds {
     good: Vec<BuiltKernel>,
@@ -547,8 +553,8 @@ fn assemble(kernel: &PlannedKernel, folder: &Path) -> Result<(), String> {
 /// FP8 operand take turns.
 #[test]
 fn every_default_kernel_with_tensor_memory_is_rewritten_for_hopper() {
-    // Two compilers at a time are enough for the machine's memory.
     let _ = builds();
+    let _alone = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = emulated_formats_of_bytes("sm_100a");
     let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4, bytes[turn() / 3 % bytes.len()]];
     let of = |name| formats.map(|format| designs(name, format, cutlass())).concat();

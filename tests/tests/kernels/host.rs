@@ -1,48 +1,41 @@
 //! The host code of a kernel holds its whole interface, and compiles in seconds. So every run takes every format with an
-//! operand of FP6 or FP8 for both families of Blackwell, while targets, tiles and epilogues rotate. `--features full`
-//! takes all of them.
+//! operand of FP6 or FP8, while families of Blackwell, targets, tiles and epilogues rotate.
 
 #![allow(unsafe_code, reason = "the libraries are not built by the executor")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use fourfold::codegen::ScaledMmaSpec;
+use fourfold::ir::BlockFormat;
 use fourfold::kernels::{PlannedKernel, build_input};
 use fourfold_executor::kernel::Kernel;
 use fourfold_executor::{BuildOptions, host_flags};
 use fourfold_tests::answers::{check_acceptance, check_grid, check_scale_places};
 use fourfold_tests::built::{check_budget, cutlass, format, planned, toolchain, turn};
 
-use super::{TARGETS, builds, designs, epilogue, formats_of_bytes, spec, usual_epilogue};
+use super::{COMPILERS, TARGETS, builds, designs, epilogue, formats_of_bytes, spec, usual_epilogue};
 
 /// Stands for the binary of the kernel, which no query reads.
 const IMAGE: &str = "\nunsigned char const fourfold_image[1] = {0};\n";
 
-/// Returns the kernels to compile: of each family, target and format one, or all of them.
+/// Returns the kernels to compile: one of each format, which is that of another family the next day, of another target
+/// after two days, and has another tile after four.
 fn specs() -> Vec<ScaledMmaSpec> {
-    let full = cfg!(feature = "full");
-    let mut specs = Vec::new();
-    for (family, targets) in [&TARGETS[..2], &TARGETS[2..4]].into_iter().enumerate() {
-        for (index, format) in formats_of_bytes(targets[0]).into_iter().enumerate() {
-            let number = turn() + family + index;
-            let due = |position: usize, count: usize| full || position == number % count;
-            for name in targets.iter().enumerate().filter(|(at, _)| due(*at, targets.len())).map(|it| it.1) {
-                let designs = designs(name, format, cutlass());
-                let count = designs.len();
-                // So that every target meets every tile.
-                let is_due = |at: usize| full || at == (turn() / targets.len() + index) % count;
-                let due = designs.iter().enumerate().filter(|(at, _)| is_due(*at)).map(|it| it.1);
-                let usual = number.is_multiple_of(3);
-                let epilogue = || if usual { usual_epilogue() } else { epilogue(number) };
-                specs.extend(due.map(|design| spec(name, design, epilogue())));
-            }
-        }
-    }
-    specs
+    let formats = formats_of_bytes(TARGETS[0]).into_iter().enumerate();
+    let of = |(index, format): (usize, BlockFormat)| {
+        let number = turn() + index;
+        // Targets of a family are adjacent.
+        let name = TARGETS[2 * (number % 2) + number / 2 % 2];
+        let designs = designs(name, format, cutlass());
+        let usual = number.is_multiple_of(3);
+        let epilogue = if usual { usual_epilogue() } else { epilogue(number) };
+        spec(name, &designs[number / 4 % designs.len()], epilogue)
+    };
+    formats.map(of).collect()
 }
 
 /// Compiles the host code of a kernel to a library, and loads it.
@@ -82,8 +75,8 @@ fn check(spec: &ScaledMmaSpec, kernel: &Kernel) {
 
 #[test]
 fn host_code_of_every_format_answers_as_the_plan_promises() {
-    // Two compilers at a time are enough for the machine's memory.
     let _ = builds();
+    let _alone = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
     let (specs, started) = (specs(), Instant::now());
     let (next, checked) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
