@@ -23,7 +23,7 @@ pub struct Target {
     pub(crate) shared_memory: u32,
     /// The most CTAs of a cluster that row kernels use; 1 if clusters of this target were not examined.
     pub(crate) cluster_ctas: u32,
-    /// True if kernels have TMA spread FP4 over bytes beside FP8.
+    /// True if kernels have TMA spread FP4 and FP6 over bytes, except FP4 beside FP4.
     spreads_codes: bool,
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,
@@ -82,18 +82,25 @@ pub const UNARY_FUNCTIONS: [UnaryKind; 13] = [
 pub const BINARY_FUNCTIONS: [BinaryKind; 6] =
     [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Div, BinaryKind::Max, BinaryKind::Min];
 
-/// The formats of Blackwell's kernels: FP4 by FP4, and FP8 with MX scales by either.
-const BLACKWELL: &[BlockFormat] = &[
-    BlockFormat::NVFP4,
-    BlockFormat::MXFP4,
-    mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN),
-    mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
-    mx(ElementType::F4E2M1FN, ElementType::F8E4M3FN),
-    mx(ElementType::F4E2M1FN, ElementType::F8E5M2),
-    mx(ElementType::F8E4M3FN, ElementType::F8E4M3FN),
-    mx(ElementType::F8E4M3FN, ElementType::F8E5M2),
-    mx(ElementType::F8E5M2, ElementType::F8E4M3FN),
-    mx(ElementType::F8E5M2, ElementType::F8E5M2),
+/// The formats of Blackwell's kernels: NVFP4, and FP4, FP6 and FP8 with MX scales in any combination.
+const BLACKWELL: [BlockFormat; 1 + MX_ELEMENTS.len() * MX_ELEMENTS.len()] = {
+    let mut formats = [BlockFormat::NVFP4; 1 + MX_ELEMENTS.len() * MX_ELEMENTS.len()];
+    let mut index = 1;
+    while index < formats.len() {
+        let (a, b) = ((index - 1) / MX_ELEMENTS.len(), (index - 1) % MX_ELEMENTS.len());
+        formats[index] = mx(MX_ELEMENTS[a], MX_ELEMENTS[b]);
+        index += 1;
+    }
+    formats
+};
+
+/// The elements that Blackwell multiplies with MX scales.
+const MX_ELEMENTS: [ElementType; 5] = [
+    ElementType::F4E2M1FN,
+    ElementType::F6E2M3FN,
+    ElementType::F6E3M2FN,
+    ElementType::F8E4M3FN,
+    ElementType::F8E5M2,
 ];
 
 /// The formats of Hopper's kernels: FP4 by FP4, FP8 with MX scales by either, and 16 bits by FP4 and FP8.
@@ -135,7 +142,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_100a",
         hardware: "B200, GB200: block-scaled tensor cores (tcgen05)",
-        formats: BLACKWELL,
+        formats: &BLACKWELL,
         grid: SM100_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
@@ -145,7 +152,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_103a",
         hardware: "B300, GB300: block-scaled tensor cores (tcgen05)",
-        formats: BLACKWELL,
+        formats: &BLACKWELL,
         grid: SM100_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
@@ -155,7 +162,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_120a",
         hardware: "RTX 50, RTX PRO Blackwell: block-scaled tensor cores (mma.sync)",
-        formats: BLACKWELL,
+        formats: &BLACKWELL,
         grid: SM120_GRID,
         shared_memory: 101_376,
         cluster_ctas: 1,
@@ -165,7 +172,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_121a",
         hardware: "DGX Spark: block-scaled tensor cores (mma.sync)",
-        formats: BLACKWELL,
+        formats: &BLACKWELL,
         grid: SM120_GRID,
         shared_memory: 101_376,
         cluster_ctas: 1,
@@ -223,6 +230,7 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
     Some(Capabilities {
         target: target.name.to_owned(),
         formats: target.formats.iter().map(|format| format_capability(*format, target)).collect(),
+        not_emulated: Vec::new(),
         block_quantize: (!target.formats.is_empty())
             .then(|| block_quantize_capability(target.quantizes_apart)),
         device: match target.formats {
@@ -250,7 +258,7 @@ struct OperandRules {
 impl OperandRules {
     fn of(format: BlockFormat, target: &Target) -> OperandRules {
         let bits = [format.a, format.b].map(|element| element.storage_bits() as u32);
-        if target.spreads_codes && bits[0] != bits[1] {
+        if target.spreads_codes && !matches!(bits, [4, 4] | [8, 8]) {
             // cuTensorMapEncodeTiled requires both of the types that are spread, which are those of fewer than 8 bits.
             return OperandRules {
                 k_multiple: 128,
@@ -361,6 +369,8 @@ fn operand_capability(shape: OperandShape, matrices: &[OutputCapability]) -> Ope
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::cutlass::{CutlassVersion, defaults};
     use crate::{hopper, select};
@@ -414,22 +424,31 @@ mod tests {
 
     /// The alignments of operands are those that CUTLASS's rules require, in elements.
     #[test]
-    fn blackwell_takes_fp8_and_fp4_in_any_combination_with_the_alignments_of_the_rules() {
+    fn blackwell_takes_mx_elements_in_any_combination_with_the_alignments_of_the_rules() {
         for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
             let capabilities = capabilities(name).expect(name);
-            assert_eq!(capabilities.formats.len(), 10);
+            let formats: BTreeSet<String> =
+                capabilities.formats.iter().map(|rules| rules.format.to_string()).collect();
+            assert_eq!(formats.len(), 26, "{formats:?}");
+            for format in ["nvfp4", "mxfp4", "mxfp6", "mxfp4 x mxfp6_e3m2", "mxfp6_e3m2 x mxfp8_e5m2"] {
+                assert!(formats.contains(format), "{format} of {formats:?}");
+            }
             for rules in &capabilities.formats {
                 let format = rules.format;
                 let operands = defaults::operands(format).expect("the format has defaults");
                 let bits = operands.map(|operand| operand.format.bits());
                 let (k, bytes) = match bits {
                     [4, 4] | [8, 8] => (32, [16, 16]),
-                    [8, 4] => (128, [16, 32]),
-                    _ => (128, [32, 16]),
+                    [8, _] => (128, [16, 32]),
+                    [_, 8] => (128, [32, 16]),
+                    _ => (128, [32, 32]),
                 };
                 assert_eq!((rules.k_multiple, rules.operand_alignment), (k, bytes), "{name} {format}");
-                for operand in operands {
+                for (operand, bytes) in operands.into_iter().zip(bytes) {
                     assert!(k.is_multiple_of(u64::from(operand.alignment)), "{name} {format}");
+                    // Every row begins at an aligned address, too.
+                    let row = k * u64::from(operand.format.bits()) / 8;
+                    assert!(row.is_multiple_of(u64::from(bytes)), "{name} {format}");
                 }
             }
         }
