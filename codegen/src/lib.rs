@@ -72,4 +72,4 @@ pub use source::{
 };
 pub use spec::{KernelSpec, ScaledMmaSpec};
 pub use specify::specify;
-pub use targets::{BINARY_FUNCTIONS, TARGETS, Target, UNARY_FUNCTIONS, capabilities, target};
+pub use targets::{BINARY_FUNCTIONS, TARGETS, Target, UNARY_FUNCTIONS, capabilities, format, target};

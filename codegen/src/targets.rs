@@ -103,13 +103,20 @@ const MX_ELEMENTS: [ElementType; 5] = [
     ElementType::F8E5M2,
 ];
 
-/// The formats of Hopper's kernels: FP4 by FP4, 16 bits by FP4, and FP8 with MX scales by FP4 and FP8.
+/// The formats of Hopper's kernels: FP4 by FP4, FP8 with MX scales by either, and 16 bits by FP4 and FP8.
 const HOPPER: &[BlockFormat] = &[
     BlockFormat::NVFP4,
     BlockFormat::MXFP4,
     BlockFormat::NVFP4.weight_only(ElementType::BF16),
     BlockFormat::NVFP4.weight_only(ElementType::F16),
     BlockFormat::MXFP4.weight_only(ElementType::BF16),
+    BlockFormat::MXFP4.weight_only(ElementType::F16),
+    mx(ElementType::BF16, ElementType::F8E4M3FN),
+    mx(ElementType::BF16, ElementType::F8E5M2),
+    mx(ElementType::F16, ElementType::F8E4M3FN),
+    mx(ElementType::F16, ElementType::F8E5M2),
+    mx(ElementType::F4E2M1FN, ElementType::F8E4M3FN),
+    mx(ElementType::F4E2M1FN, ElementType::F8E5M2),
     mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN),
     mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
     mx(ElementType::F8E4M3FN, ElementType::F8E4M3FN),
@@ -199,6 +206,11 @@ pub const TARGETS: &[Target] = &[
 /// Finds a target by name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
+}
+
+/// Finds a format with kernels for any target by its name, such as `bf16 x nvfp4`.
+pub fn format(name: &str) -> Option<BlockFormat> {
+    formats().into_iter().find(|format| format.to_string() == name)
 }
 
 /// The formats with kernels for any target, each once.
@@ -446,19 +458,19 @@ mod tests {
     }
 
     #[test]
-    fn hopper_takes_16_bits_beside_fp4_and_fp8_beside_fp4_and_fp8() {
+    fn hopper_takes_fp4_fp8_and_16_bits_beside_fp4_and_fp8() {
         let hopper = capabilities("sm_90a").expect("a target");
         let fp8 = [ElementType::F8E4M3FN, ElementType::F8E5M2];
-        assert_eq!(hopper.formats.len(), 11);
-        for (a, b) in fp8.into_iter().flat_map(|a| [ElementType::F4E2M1FN, fp8[0], fp8[1]].map(|b| (a, b))) {
+        assert_eq!(hopper.formats.len(), 18);
+        let fp4 = ElementType::F4E2M1FN;
+        let of_a = |a| [fp4, fp8[0], fp8[1]].map(|b| (a, b));
+        let all = [fp4, fp8[0], fp8[1], ElementType::BF16, ElementType::F16];
+        for (a, b) in all.into_iter().flat_map(of_a) {
             let rules = hopper.format(BlockFormat { a, b, ..BlockFormat::MXFP4 }).expect("a format");
             assert_eq!((rules.k_multiple, rules.pointer_alignment), (32, 16));
         }
-        let takes = |format: BlockFormat, a| hopper.format(format.weight_only(a)).is_some();
-        let [bf16, f16] = [ElementType::BF16, ElementType::F16];
-        assert!(takes(BlockFormat::NVFP4, bf16) && takes(BlockFormat::NVFP4, f16));
-        // fp16 does not hold the scales of MX.
-        assert!(takes(BlockFormat::MXFP4, bf16) && !takes(BlockFormat::MXFP4, f16));
+        let nvfp4 = |a| hopper.format(BlockFormat::NVFP4.weight_only(a)).is_some();
+        assert!(nvfp4(ElementType::BF16) && nvfp4(ElementType::F16));
     }
 
     #[test]
