@@ -700,7 +700,7 @@ pub(crate) fn check_work(program: &Program, bound: &Bound<'_>, ops: &[Op]) -> Re
     for &op in ops {
         let operation = &module.ops[op];
         let depth = match operation.kind {
-            OpKind::Mma | OpKind::ScaledMma(_) => {
+            OpKind::Mma | OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_) => {
                 module.ty(operation.operands[0]).shape.last().map_or(1.0, extent)
             }
             _ => 1.0,

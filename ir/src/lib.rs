@@ -113,6 +113,11 @@
 //! - With C, fma(beta, C, t) in f32; beta defaults to 1.
 //! - The result is rounded to the result type. These intermediate roundings are part of the definition.
 //!
+//! `grouped_scaled_mma` multiplies each row of A `[T, K]` with the matrix of its group in B `[E, N, K]`, as `scaled_mma`
+//! does. `i32` offsets `[E]` are the ends of the groups: group e has the rows from `offsets[e-1]` (0 for the first) to
+//! before `offsets[e]`. A row at or after the last end has no group, and its result is 0. An offset below the one before
+//! it, below 0 or above T is an error of the run. alpha is one number, or one for each group.
+//!
 //! `mma` and the sums in `reduce`, `softmax` and `layer_norm` are computed in f64 with ascending indices and rounded
 //! once at the end. Elementwise functions are computed in f64 and rounded once. `max`, `min`, `relu` and `clamp`
 //! propagate NaN. `silu`, `gelu` and `gelu_tanh` are NaN at -inf, as their formulas are.
@@ -231,8 +236,8 @@ pub use interp::{InterpretError, interpret, interpret_op};
 pub use load::load;
 pub use module::{Module, Operation, ScaledMmaOperands, ValueData, ValueDef};
 pub use ops::{
-    AttributeError, AttributeValue, BinaryKind, BitwiseKind, ConstantValue, OpKind, PadAmount, Predicate,
-    ReduceKind, ScaleRounding, ScaledMma, SliceRange, UnaryKind,
+    AttributeError, AttributeValue, BinaryKind, BitwiseKind, ConstantValue, GroupedScaledMma, OpKind,
+    PadAmount, Predicate, ReduceKind, ScaleRounding, ScaledMma, SliceRange, UnaryKind,
 };
 pub use program::{BlockFormat, Facts, Matmul, Program};
 pub use tensor::{Tensor, TensorError};

@@ -14,6 +14,9 @@ pub enum OpKind {
     /// Block-scaled matrix multiplication: operands a, sfa, b, sfb, then `alpha`, `c` and `beta` if present. A 16-bit
     /// a has no sfa.
     ScaledMma(ScaledMma),
+    /// Block-scaled multiplication of groups of rows with a matrix each: operands a `[T, K]`, sfa, b `[E, N, K]`, sfb and
+    /// offsets (`i32`, `[E]`), the end of each group, then `alpha` if present. A 16-bit a has no sfa.
+    GroupedScaledMma(GroupedScaledMma),
     /// Plain matrix multiplication of K-major operands: a `[.., M, K]`, b `[.., N, K]`, result `[.., M, N]`.
     Mma,
     /// Converts scales to the layout of the result type.
@@ -146,6 +149,29 @@ impl ScaledMma {
     /// The number of operands.
     pub fn operand_count(self) -> usize {
         self.positional().len() + usize::from(self.alpha) + usize::from(self.c) + usize::from(self.beta)
+    }
+}
+
+/// Attributes of `grouped_scaled_mma`: the block, the number of positional operands, and the named operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupedScaledMma {
+    /// Elements of K per scale: 16 or 32.
+    pub block: u32,
+    /// True for a, b, sfb, offsets: a 16-bit A without scales. Otherwise sfa follows a.
+    pub weight_only: bool,
+    /// True if the operand `alpha` is present.
+    pub alpha: bool,
+}
+
+impl GroupedScaledMma {
+    /// The roles of the positional operands.
+    pub fn positional(self) -> &'static [&'static str] {
+        if self.weight_only { &["a", "b", "sfb", "offsets"] } else { &["a", "sfa", "b", "sfb", "offsets"] }
+    }
+
+    /// The number of operands.
+    pub fn operand_count(self) -> usize {
+        self.positional().len() + usize::from(self.alpha)
     }
 }
 
@@ -426,8 +452,9 @@ pub enum AttributeError {
 impl OpKind {
     /// The mnemonics of all ops.
     pub fn mnemonics() -> impl Iterator<Item = &'static str> {
-        const OTHERS: [&str; 24] = [
+        const OTHERS: [&str; 25] = [
             "scaled_mma",
+            "grouped_scaled_mma",
             "mma",
             "swizzle_scales",
             "block_quantize",
@@ -467,6 +494,7 @@ impl OpKind {
     pub fn mnemonic(&self) -> &'static str {
         match self {
             OpKind::ScaledMma(_) => "scaled_mma",
+            OpKind::GroupedScaledMma(_) => "grouped_scaled_mma",
             OpKind::Mma => "mma",
             OpKind::SwizzleScales => "swizzle_scales",
             OpKind::BlockQuantize { .. } => "block_quantize",
@@ -502,6 +530,7 @@ impl OpKind {
         let list = |axes: &[u32]| AttributeValue::Numbers(axes.iter().map(|axis| f64::from(*axis)).collect());
         match self {
             OpKind::ScaledMma(mma) => vec![("block", whole(mma.block))],
+            OpKind::GroupedScaledMma(mma) => vec![("block", whole(mma.block))],
             OpKind::BlockQuantize { block, scale_rounding, formula } => {
                 let mut attributes = formula_attributes(*formula);
                 attributes.push(("block", whole(*block)));
@@ -557,13 +586,15 @@ impl OpKind {
                 .into_iter()
                 .filter_map(|(present, name)| present.then_some(name))
                 .collect(),
+            OpKind::GroupedScaledMma(mma) if mma.alpha => vec!["alpha"],
             _ => Vec::new(),
         }
     }
 
     /// Builds the op with this mnemonic, these attributes and these named operands, in any order. The inverse of
     /// [`OpKind::mnemonic`], [`OpKind::attributes`] and [`OpKind::named_operands`]. `positional` is the number of
-    /// positional operands: a `scaled_mma` of three is weight-only.
+    /// positional operands: a `scaled_mma` of three is weight-only, and so is a
+    /// `grouped_scaled_mma` of four.
     ///
     /// # Errors
     /// If the mnemonic, an attribute or a named operand is unknown, or an attribute is missing or malformed.
@@ -582,6 +613,11 @@ impl OpKind {
                 alpha: named.take("alpha"),
                 c: named.take("c"),
                 beta: named.take("beta"),
+            }),
+            "grouped_scaled_mma" => OpKind::GroupedScaledMma(GroupedScaledMma {
+                block: reader.whole("block")?,
+                weight_only: positional == 4,
+                alpha: named.take("alpha"),
             }),
             "mma" => OpKind::Mma,
             "swizzle_scales" => OpKind::SwizzleScales,

@@ -278,9 +278,14 @@ fn decisions(
         let in_kernel = partition.segments[*segment].tier() == Tier::Kernel;
         let found = rejection.as_ref().map(|rejection| rejection.code);
         let plain = operation.kind == OpKind::Mma;
+        let grouped = matches!(operation.kind, OpKind::GroupedScaledMma(_));
         let fits = match found {
             None => in_kernel,
-            Some(code) => !in_kernel && plain == (code == ReasonCode::NotScaledMma),
+            Some(code) => {
+                !in_kernel
+                    && plain == (code == ReasonCode::NotScaledMma)
+                    && grouped == (code == ReasonCode::GroupedUnsupported)
+            }
         };
         if !fits {
             errors.push(CheckError::Reason { op, in_kernel, found });

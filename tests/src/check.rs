@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::executor;
 use fourfold::ir::{
-    ElementType, Entity, Matmul, Op, OpKind, Program, ScaledMma, Tensor, Value, bind, interpret,
-    interpret_op, sample, text, verify,
+    ElementType, Entity, GroupedScaledMma, Matmul, Op, OpKind, Program, ScaledMma, Tensor, Value, bind,
+    interpret, interpret_op, sample, text, verify,
 };
 use fourfold::kernels::planned_kernels;
 use fourfold::scheduler::{EpilogueRef, NormalizeOptions, OutputKind, ScaledMmaPlan, normalize_for};
@@ -205,7 +205,7 @@ fn shares_a_value(plan: &ScaledMmaPlan) -> bool {
 /// except a `scaled_mma` of sampled block-scaled operands with a K that the rule keeps exact.
 fn is_inexact(program: &Program, rule: sample::Rule, op: Op) -> bool {
     let module = program.module();
-    if module.ops[op].kind == OpKind::Mma {
+    if matches!(module.ops[op].kind, OpKind::Mma | OpKind::GroupedScaledMma(_)) {
         return true;
     }
     let (Some(operands), Some(matmul)) = (module.scaled_mma_operands(op), program.facts().matmul(op)) else {
@@ -232,25 +232,30 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
         }
         OpKind::ScaledMma(attributes) => {
             let block = attributes.block as usize;
-            let scaled = |codes: &Tensor, scales: &Tensor| -> Vec<f64> {
-                let scales = scales.to_f64();
-                codes.to_f64().iter().enumerate().map(|(i, v)| v * scales[i / block]).collect()
-            };
             let (positional, named) = operands.split_at(attributes.positional().len());
             let alpha = if attributes.alpha { named[0].to_f64()[0] } else { 1.0 };
             let facts: &Matmul = program.facts().matmul(op).expect("every scaled_mma has facts");
             let (a, b) = match *positional {
-                [a, sfa, b, sfb] => (scaled(a, sfa), scaled(b, sfb)),
-                [a, b, sfb] => (a.to_f64(), scaled(b, sfb)),
+                [a, sfa, b, sfb] => (scaled(a, sfa, block), scaled(b, sfb, block)),
+                [a, b, sfb] => (a.to_f64(), scaled(b, sfb, block)),
                 _ => return None,
             };
             (a, b, facts.b_batched, alpha)
+        }
+        OpKind::GroupedScaledMma(attributes) => {
+            let block = attributes.block as usize;
+            match *operands {
+                [a, b, sfb, ..] if attributes.weight_only => (a.to_f64(), scaled(b, sfb, block), true, 1.0),
+                [a, sfa, b, sfb, ..] => (scaled(a, sfa, block), scaled(b, sfb, block), true, 1.0),
+                _ => return None,
+            }
         }
         _ => return None,
     };
     let k = *operands[0].dims().last()?;
     let n = match &module.ops[op].kind {
-        OpKind::ScaledMma(ScaledMma { weight_only: false, .. }) => operands[2],
+        OpKind::ScaledMma(ScaledMma { weight_only: false, .. })
+        | OpKind::GroupedScaledMma(GroupedScaledMma { weight_only: false, .. }) => operands[2],
         _ => operands[1],
     };
     let n = n.dims()[n.dims().len() - 2];
@@ -258,9 +263,20 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
     let m = operands[0].dims()[operands[0].dims().len() - 2];
     let unit = k as f64 * 2f64.powi(-24);
     let gamma = unit / (1.0 - unit);
+    let groups = Groups::new(&module.ops[op].kind, operands);
     let mut bound = Vec::with_capacity(rows * n);
     for row in 0..rows {
-        let matrix = if batched { row / m } else { 0 };
+        let (matrix, alpha) = match &groups {
+            None => (if batched { row / m } else { 0 }, alpha),
+            Some(groups) => match groups.of_row(row) {
+                Some(group) => group,
+                None => {
+                    // Rows of no group are 0 without any error.
+                    bound.extend(std::iter::repeat_n(0.0, n));
+                    continue;
+                }
+            },
+        };
         for column in 0..n {
             let b_row = &b[(matrix * n + column) * k..][..k];
             let sum: f64 = a[row * k..][..k].iter().zip(b_row).map(|(a, b)| (a * b).abs()).sum();
@@ -268,6 +284,33 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
         }
     }
     Some(bound)
+}
+
+/// The elements of block-scaled data.
+fn scaled(codes: &Tensor, scales: &Tensor, block: usize) -> Vec<f64> {
+    let scales = scales.to_f64();
+    codes.to_f64().iter().enumerate().map(|(i, v)| v * scales[i / block]).collect()
+}
+
+/// The groups of a `grouped_scaled_mma`.
+struct Groups {
+    ends: Vec<f64>,
+    alphas: Vec<f64>,
+}
+
+impl Groups {
+    fn new(kind: &OpKind, operands: &[&Tensor]) -> Option<Groups> {
+        let OpKind::GroupedScaledMma(attributes) = kind else { return None };
+        let (positional, named) = operands.split_at(attributes.positional().len());
+        let alphas = named.first().map_or(vec![1.0], |alpha| alpha.to_f64());
+        Some(Groups { ends: positional.last()?.to_f64(), alphas })
+    }
+
+    /// The group of a row, and its alpha.
+    fn of_row(&self, row: usize) -> Option<(usize, f64)> {
+        let group = self.ends.iter().position(|end| (row as f64) < *end)?;
+        Some((group, self.alphas.get(group).copied().unwrap_or(self.alphas[0])))
+    }
 }
 
 /// Returns true if the bits are equal; every NaN equals every other.

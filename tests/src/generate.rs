@@ -1,6 +1,8 @@
 //! Generates random valid programs: odd shapes, symbolic extents, values used inside and outside of kernels,
 //! several roots, chains of roots through quantization, and near misses.
 
+mod grouping;
+
 use fourfold::codegen::{BINARY_FUNCTIONS, UNARY_FUNCTIONS};
 use fourfold::ir::numeric::{
     CodeFormula, InfinityScale, LeastScale, LeastStep, MxEdges, NanScale, Nvfp4Formula, ScaleMin, Scaling,
@@ -9,7 +11,7 @@ use fourfold::ir::sample::{Recipe, Rule};
 use fourfold::ir::{
     BinaryKind, BitwiseKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, PadAmount, Predicate,
     ReduceKind, ScaleLayout, ScaleRounding, ScaledMmaOptions, Shape, SliceRange, TensorType, UnaryKind,
-    Value, dim_product,
+    Value,
 };
 
 use crate::random::Random;
@@ -176,7 +178,8 @@ impl Generator {
         if !self.extended || self.random.percent(60) {
             return;
         }
-        let value = match self.random.below(6) {
+        let value = match self.random.below(7) {
+            6 => self.grouped(m),
             5 => self.routed(m),
             4 => self.bits(m),
             0 => self.slice(m),
@@ -788,31 +791,6 @@ impl Generator {
         self.op(OpKind::Gather { axis: axis as u32 }, &[value, indices], TensorType::new(shape, ty.element))
     }
 
-    /// Routes the greatest elements of rows to groups, and adds them up in another order.
-    fn routed(&mut self, m: &Dim) -> Value {
-        let Some((value, ty)) = self.pick_small(m) else { return self.constant() };
-        let [leading @ .., last] = &ty.shape[..] else { return self.slice(m) };
-        let fits = !leading.is_empty() && ty.element.is_arithmetic();
-        let (true, Some(extent @ 1..), Some(rows)) = (fits, last.as_fixed(), dim_product(leading)) else {
-            return self.slice(m);
-        };
-        let k = 1 + self.random.below(extent.min(4) as usize) as u64;
-        let taken = [leading, &[Dim::fixed(k)]].concat();
-        let types = [TensorType::new(taken.clone(), ty.element), TensorType::new(taken, ElementType::I32)];
-        let [best, ids] = self.ops(OpKind::TopK { k: k as u32 }, &[value], types);
-        let Some(count) = rows.times(&Dim::fixed(k)) else { return best };
-        let indices = TensorType::new(vec![count.clone()], ElementType::I32);
-        let ends = TensorType::new(vec![Dim::fixed(extent)], ElementType::I32);
-        let types = [indices.clone(), indices, ends];
-        let [positions, sources, ends] = self.ops(OpKind::GroupRows { groups: extent as u32 }, &[ids], types);
-        self.ends.push(ends);
-        let of_values = TensorType::new(vec![count], ty.element);
-        let flat = self.op(OpKind::Reshape, &[best], of_values.clone());
-        let sorted = self.op(OpKind::Gather { axis: 0 }, &[flat, positions], of_values);
-        let element = self.random.pick(&ARITHMETIC);
-        self.op(OpKind::ScatterAdd, &[sorted, sources], TensorType::new(vec![rows], element))
-    }
-
     /// Returns integers below `extent`: arithmetic on sampled integers, or on converted floats.
     fn indices(&mut self, m: &Dim, flat: bool, extent: u64) -> Value {
         let shape = match self.random.below(if flat { 1 } else { 4 }) {
@@ -821,6 +799,10 @@ impl Generator {
             2 => vec![Dim::fixed(2), Dim::fixed(3)],
             _ => vec![Dim::fixed(0)],
         };
+        self.indices_of(shape, extent)
+    }
+
+    fn indices_of(&mut self, shape: Shape, extent: u64) -> Value {
         let converted = self.random.percent(30);
         let element = if converted { ElementType::F32 } else { ElementType::I32 };
         let mut value = self.input(TensorType::new(shape, element));

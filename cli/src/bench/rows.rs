@@ -60,7 +60,7 @@ pub(super) fn compared(
         let operation = &module.ops[op];
         let results = operation.results.iter().map(|value| count(*value)).fold(0.0, f64::max);
         elements = elements.max(results);
-        if matches!(operation.kind, OpKind::Mma | OpKind::ScaledMma(_)) {
+        if matches!(operation.kind, OpKind::Mma | OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_)) {
             let depth = module.ty(operation.operands[0]).shape.last().and_then(|dim| dim.evaluate(&one));
             products += results * depth.unwrap_or(1) as f64;
         }

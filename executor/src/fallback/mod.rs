@@ -7,6 +7,7 @@
 
 mod codec;
 mod elementwise;
+mod grouped;
 mod joining;
 mod memory;
 mod mma;
@@ -93,6 +94,18 @@ pub enum FallbackError {
         /// The axis's extent.
         extent: usize,
     },
+    /// An offset of a `grouped_scaled_mma` is below the one before it or exceeds the number of rows.
+    #[error("offset {offset}, element {position} of the offsets, is outside {least}..={rows}")]
+    Offset {
+        /// The position among the offsets.
+        position: usize,
+        /// The offset.
+        offset: i32,
+        /// The offset before it; 0 for the first.
+        least: i32,
+        /// The number of rows.
+        rows: usize,
+    },
     /// An id of a `group_rows` is not that of a group.
     #[error("id {id}, element {position} of the ids, is not one of {groups} groups")]
     Group {
@@ -133,8 +146,8 @@ impl From<ScaledMmaError> for FallbackError {
 ///
 /// # Errors
 /// When a tensor does not have its operand's type under these symbol values, a result's extents are invalid, an index of
-/// a `gather` or `scatter_add` is outside its axis, an id of a `group_rows` is not that of a group, or memory is
-/// insufficient.
+/// a `gather` or `scatter_add` is outside its axis, an id of a `group_rows` is not that of a group, an offset
+/// of a `grouped_scaled_mma` is not a place among the rows, or memory is insufficient.
 pub fn run_op(
     program: &Program,
     op: Op,
@@ -249,6 +262,9 @@ fn compute(
     let [result]: [ResultType; 1] = results.try_into().map_err(|_| internal)?;
     let tensor = match (kind, operands) {
         (OpKind::ScaledMma(attributes), [_, _, _, ..]) => run_scaled_mma(*attributes, operands, result)?,
+        (OpKind::GroupedScaledMma(attributes), [_, _, _, _, ..]) => {
+            grouped::grouped_scaled_mma(*attributes, operands, result)?
+        }
         (OpKind::Mma, [a, b]) => mma::mma(a, b, result)?,
         (OpKind::SwizzleScales, [scales]) => quantize::swizzle(scales, result)?,
         (OpKind::BlockDequantize { block }, [codes, scales, global @ ..]) => {

@@ -1,5 +1,6 @@
 //! Tests of every op against the interpreter or literal numbers.
 
+mod grouped;
 mod joining;
 mod routing;
 

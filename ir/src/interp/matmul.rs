@@ -1,7 +1,7 @@
 //! Matrix multiplications. Operands are K-major: each element of D is the dot product of a row of A and a row of B.
 
 use crate::numeric;
-use crate::ops::ScaledMma;
+use crate::ops::{GroupedScaledMma, ScaledMma};
 use crate::tensor::Tensor;
 use crate::types::ElementType;
 
@@ -18,22 +18,7 @@ pub(super) fn scaled_mma(attributes: ScaledMma, operands: &[&Tensor]) -> Vec<f64
         [a, b, sfb] => (a, None, b, sfb),
         _ => unreachable!("a scaled_mma has three or four positional operands"),
     };
-    let b = BlockScaled { data: b, scales: sfb, block };
-
-    let acc = match sfa.map(|scales| BlockScaled { data: a, scales, block }) {
-        Some(a) if a.is_integer() && b.is_integer() => {
-            let (a_rows, b_rows) = (a.integer_rows(), b.integer_rows());
-            multiply(a.data, b.data, |a, b| match (&a_rows[a], &b_rows[b]) {
-                (Some(a), Some(b)) => integer_dot(a, b),
-                _ => f32::NAN,
-            })
-        }
-        scaled => {
-            let a_rows = scaled.map_or_else(|| plain_rows(a), |a| a.real_rows());
-            let b_rows = b.real_rows();
-            multiply(a, b.data, |a, b| dot(&a_rows[a], &b_rows[b]) as f32)
-        }
-    };
+    let acc = multiply(a, b, products((a, sfa), (b, sfb), block));
 
     let scaled: Vec<f32> = match alpha.map(|alpha| alpha.to_f32()[0]) {
         Some(alpha) => acc.into_iter().map(|acc| alpha * acc).collect(),
@@ -44,6 +29,59 @@ pub(super) fn scaled_mma(attributes: ScaledMma, operands: &[&Tensor]) -> Vec<f64
     };
     let beta = beta.map_or(1.0, |beta| beta.to_f32()[0]);
     scaled.into_iter().zip(c.to_f32()).map(|(t, c)| f64::from(libm::fmaf(beta, c, t))).collect()
+}
+
+/// Computes alpha · Σ_k (a·sfa)(b·sfb) of each row of A with the matrix of its group, as [`scaled_mma`]. Rows of no
+/// group give 0. Offsets ascend and are at most the number of rows.
+pub(super) fn grouped_scaled_mma(attributes: GroupedScaledMma, operands: &[&Tensor]) -> Vec<f64> {
+    let (positional, named) = operands.split_at(attributes.positional().len());
+    let (a, sfa, b, sfb, offsets) = match *positional {
+        [a, sfa, b, sfb, offsets] => (a, Some(sfa), b, sfb, offsets),
+        [a, b, sfb, offsets] => (a, None, b, sfb, offsets),
+        _ => unreachable!("a grouped_scaled_mma has four or five positional operands"),
+    };
+    let product = products((a, sfa), (b, sfb), attributes.block as usize);
+    let (_, rows, _) = matrices(a);
+    let (_, n, _) = matrices(b);
+    let ends = offsets.to_f64();
+    let alphas = named.first().map(|alpha| alpha.to_f32());
+    let mut values = Vec::with_capacity(rows * n);
+    for row in 0..rows {
+        // An empty group ends where the one before it does, so it is never the first with a greater end.
+        let Some(group) = ends.iter().position(|end| (row as f64) < *end) else {
+            values.extend(std::iter::repeat_n(0.0, n));
+            continue;
+        };
+        let alpha = alphas.as_ref().map(|alphas| alphas[if alphas.len() == 1 { 0 } else { group }]);
+        values.extend((0..n).map(|column| {
+            let sum = product(row, group * n + column);
+            f64::from(alpha.map_or(sum, |alpha| alpha * sum))
+        }));
+    }
+    values
+}
+
+/// Returns the function that multiplies a row of A with a row of B: Σ_k (a·sfa)(b·sfb), rounded to f32.
+fn products(
+    (a, sfa): (&Tensor, Option<&Tensor>),
+    (b, sfb): (&Tensor, &Tensor),
+    block: usize,
+) -> Box<dyn Fn(usize, usize) -> f32> {
+    let b = BlockScaled { data: b, scales: sfb, block };
+    match sfa.map(|scales| BlockScaled { data: a, scales, block }) {
+        Some(a) if a.is_integer() && b.is_integer() => {
+            let (a_rows, b_rows) = (a.integer_rows(), b.integer_rows());
+            Box::new(move |a, b| match (&a_rows[a], &b_rows[b]) {
+                (Some(a), Some(b)) => integer_dot(a, b),
+                _ => f32::NAN,
+            })
+        }
+        scaled => {
+            let a_rows = scaled.map_or_else(|| plain_rows(a), |a| a.real_rows());
+            let b_rows = b.real_rows();
+            Box::new(move |a, b| dot(&a_rows[a], &b_rows[b]) as f32)
+        }
+    }
 }
 
 /// Σ_k a·b in f64, k ascending.

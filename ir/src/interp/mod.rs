@@ -101,6 +101,20 @@ pub enum InterpretError {
         /// The number of groups.
         groups: u32,
     },
+    /// An offset of a `grouped_scaled_mma` is below the one before it or exceeds the number of rows.
+    #[error("`{place}`: offset {offset}, element {position} of the offsets, is outside {least}..={rows}")]
+    Offset {
+        /// The op.
+        place: String,
+        /// The position among the offsets.
+        position: usize,
+        /// The offset.
+        offset: i32,
+        /// The offset before it; 0 for the first.
+        least: i32,
+        /// The number of rows.
+        rows: usize,
+    },
     /// A given tensor differs from the type in the program.
     #[error("`{place}`: `%{name}` is {expected}, but its tensor is {found}")]
     Type {
@@ -181,6 +195,10 @@ pub fn interpret_op(
             check_indices(&place, operands[1], axis, operands[0].dims()[axis as usize])?;
         }
         OpKind::ScatterAdd => check_indices(&place, operands[1], 0, results[0].dims[0])?,
+        OpKind::GroupedScaledMma(mma) => {
+            let offsets = operands[mma.positional().len() - 1];
+            check_offsets(&place, offsets, operands[0].dims()[0])?;
+        }
         OpKind::GroupRows { groups } => check_groups(&place, operands[0], groups)?,
         _ => {}
     }
@@ -199,6 +217,19 @@ fn check_groups(place: &str, ids: &Tensor, groups: u32) -> Result<(), InterpretE
             Err(InterpretError::Group { place, position, id, groups })
         }
     }
+}
+
+/// Checks that offsets ascend from 0 to at most the number of rows.
+fn check_offsets(place: &str, offsets: &Tensor, rows: usize) -> Result<(), InterpretError> {
+    let mut least = 0.0;
+    for (position, offset) in offsets.to_f64().into_iter().enumerate() {
+        if !(least..=rows as f64).contains(&offset) {
+            let (place, offset, least) = (place.to_owned(), offset as i32, least as i32);
+            return Err(InterpretError::Offset { place, position, offset, least, rows });
+        }
+        least = offset;
+    }
+    Ok(())
 }
 
 /// Checks that every index is within the axis, even if the result has no elements.
@@ -290,6 +321,7 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
     let dims = result.dims.as_slice();
     let computed = match kind {
         OpKind::ScaledMma(attributes) => Values(matmul::scaled_mma(*attributes, operands)),
+        OpKind::GroupedScaledMma(attributes) => Values(matmul::grouped_scaled_mma(*attributes, operands)),
         OpKind::Mma => Values(matmul::mma(operands[0], operands[1])),
         OpKind::BlockQuantize { block, scale_rounding, formula } => {
             let global = operands.get(1).copied();

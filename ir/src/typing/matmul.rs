@@ -16,27 +16,7 @@ pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> 
     let result = site.result(0);
 
     let block = checked_block(site, mma.block);
-    let scaled_a = match sfa {
-        None => {
-            require_unscaled(site, a);
-            None
-        }
-        Some(sfa) if a.ty.element.is_half() => {
-            let (value, ty) = (site.name(a), site.ty(a));
-            site.errors.push(Kind::ScalesUnexpected { value, ty, scales: site.name(sfa) });
-            None
-        }
-        Some(sfa) => Some((a, sfa)),
-    };
-    for (data, scales) in scaled_a.into_iter().chain([(b, sfb)]) {
-        let is_data = site.require_element(data, BLOCK_DATA);
-        if require_scales(site, scales) && is_data {
-            require_format(site, data, scales, mma.block);
-        }
-    }
-    if let Some(sfa) = sfa.filter(|sfa| sfa.ty.element.is_scale() && sfb.ty.element.is_scale()) {
-        site.require_same_element(sfa, sfb);
-    }
+    require_formats(site, (a, sfa), (b, sfb), mma.block);
     for scalar in [alpha, beta].into_iter().flatten() {
         site.require_scalar(scalar);
     }
@@ -71,12 +51,42 @@ pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> 
     })
 }
 
+/// Requires element types of data and scales that form a format. A of 16 bits has no scales.
+pub(super) fn require_formats(
+    site: &mut Site<'_>,
+    (a, sfa): (Slot<'_>, Option<Slot<'_>>),
+    (b, sfb): (Slot<'_>, Slot<'_>),
+    block: u32,
+) {
+    let scaled_a = match sfa {
+        None => {
+            require_unscaled(site, a);
+            None
+        }
+        Some(sfa) if a.ty.element.is_half() => {
+            let (mnemonic, value, ty) = (site.mnemonic(), site.name(a), site.ty(a));
+            site.errors.push(Kind::ScalesUnexpected { mnemonic, value, ty, scales: site.name(sfa) });
+            None
+        }
+        Some(sfa) => Some((a, sfa)),
+    };
+    for (data, scales) in scaled_a.into_iter().chain([(b, sfb)]) {
+        let is_data = site.require_element(data, BLOCK_DATA);
+        if require_scales(site, scales) && is_data {
+            require_format(site, data, scales, block);
+        }
+    }
+    if let Some(sfa) = sfa.filter(|sfa| sfa.ty.element.is_scale() && sfb.ty.element.is_scale()) {
+        site.require_same_element(sfa, sfb);
+    }
+}
+
 /// Requires an A of 16 bits, which needs no scales. Block-scaled data without scales has an error of its own, because
 /// the operand that is missing is sfa.
 fn require_unscaled(site: &mut Site<'_>, a: Slot<'_>) {
     if a.ty.element.is_block_data() {
-        let (value, ty) = (site.name(a), site.ty(a));
-        site.errors.push(Kind::ScalesMissing { value, ty });
+        let (mnemonic, value, ty) = (site.mnemonic(), site.name(a), site.ty(a));
+        site.errors.push(Kind::ScalesMissing { mnemonic, value, ty });
     } else {
         site.require_element(a, HALF);
     }
@@ -193,7 +203,7 @@ pub(super) fn block_dequantize(site: &mut Site<'_>, block: u32) {
     }
 }
 
-fn checked_block(site: &mut Site<'_>, block: u32) -> Option<u32> {
+pub(super) fn checked_block(site: &mut Site<'_>, block: u32) -> Option<u32> {
     if !matches!(block, 16 | 32) {
         site.errors.push(Kind::BlockSize { found: block });
         return None;
@@ -219,7 +229,7 @@ fn require_format(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: 
 }
 
 /// Requires whole blocks along the last axis of `data`, and one scale per block.
-fn require_blocks(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: u32) {
+pub(super) fn require_blocks(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: u32) {
     let [outer @ .., last] = data.shape() else { return };
     let Some(blocks) = last.divided_by(u64::from(block)) else {
         let (value, ty) = (site.name(data), site.ty(data));

@@ -4,6 +4,7 @@
 //! results of an op exist, that their number fits [`arity`], and that each type is valid by itself.
 
 mod elementwise;
+mod grouped;
 mod matmul;
 mod movement;
 mod routing;
@@ -55,6 +56,7 @@ pub fn broadcast_shape(left: &[Dim], right: &[Dim]) -> Option<Shape> {
 pub(crate) fn arity(kind: &OpKind) -> Arity {
     let (operands, results) = match kind {
         OpKind::ScaledMma(mma) => (mma.operand_count()..=mma.operand_count(), 1),
+        OpKind::GroupedScaledMma(mma) => (mma.operand_count()..=mma.operand_count(), 1),
         OpKind::BlockQuantize { .. } => (1..=2, 2),
         OpKind::BlockDequantize { .. } => (2..=3, 1),
         OpKind::TopK { .. } => (1..=1, 2),
@@ -91,6 +93,10 @@ pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
             Some(named) => return kind.named_operands().get(named).copied().unwrap_or("operand"),
             None => mma.positional(),
         },
+        OpKind::GroupedScaledMma(mma) => match mma.positional().get(position) {
+            Some(role) => return role,
+            None => &["alpha"; 6],
+        },
         OpKind::Mma => &["a", "b"],
         OpKind::SwizzleScales => &["scales"],
         OpKind::BlockQuantize { .. } => &["v", "g"],
@@ -117,6 +123,7 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
     let mut matmul = None;
     match &site.operation.kind {
         OpKind::ScaledMma(mma) => matmul = matmul::scaled_mma(&mut site, *mma),
+        OpKind::GroupedScaledMma(mma) => grouped::grouped_scaled_mma(&mut site, *mma),
         OpKind::Mma => matmul::mma(&mut site),
         OpKind::SwizzleScales => matmul::swizzle_scales(&mut site),
         OpKind::BlockQuantize { block, scale_rounding, formula } => {
@@ -161,7 +168,11 @@ fn check_layouts(site: &mut Site<'_>) {
     for position in 0..site.operation.operands.len() {
         let slot = site.operand(position);
         let taken = match (kind, position) {
-            (OpKind::ScaledMma(_), _) if ["sfa", "sfb"].contains(&slot.role) => true,
+            (OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_), _)
+                if ["sfa", "sfb"].contains(&slot.role) =>
+            {
+                true
+            }
             (OpKind::BlockDequantize { .. }, 1) | (OpKind::SwizzleScales, 0) => true,
             (OpKind::Convert | OpKind::Bitcast, 0) if slot.ty.layout == Some(ScaleLayout::Blocked) => {
                 let (value, ty) = (site.name(slot), site.ty(slot));

@@ -215,6 +215,14 @@ define_kinds! {
     /// A `group_rows` without groups.
     NoGroups {} = "no_groups", "group_rows needs at least one group",
         "help: set groups to the number of experts";
+    /// A's scales of a `grouped_scaled_mma` in the blocked layout, which knows no groups.
+    GroupedLayout {
+        /// The scales.
+        value: String,
+        /// Their type.
+        ty: String,
+    } = "grouped_layout", "`{value}: {ty}` has the blocked layout, but the rows of a group begin anywhere",
+        "help: give sfa of grouped_scaled_mma the linear layout, as block_quantize writes it";
     /// A range that `slice` cannot take.
     SliceRange {
         /// The axis.
@@ -433,22 +441,26 @@ define_kinds! {
          (f4E2M1FN, f8E4M3FN, 16) and MX (f8E8M0FNU, 32)";
     /// A `scaled_mma` of three positional operands whose A is block-scaled.
     ScalesMissing {
+        /// The op's mnemonic.
+        mnemonic: &'static str,
         /// The operand A.
         value: String,
         /// Its type.
         ty: String,
-    } = "scales_missing", "scaled_mma takes `{value}: {ty}` as a without its scales",
-        "help: write scaled_mma %a, %sfa, %b, %sfb; only an a of f16 or bf16 has no sfa";
-    /// A `scaled_mma` of four positional operands whose A has no scales.
+    } = "scales_missing", "{mnemonic} takes `{value}: {ty}` as a without its scales",
+        "help: write %a, %sfa, %b, %sfb; only an a of f16 or bf16 has no sfa";
+    /// A `scaled_mma` or `grouped_scaled_mma` with sfa whose A has no scales.
     ScalesUnexpected {
+        /// The op's mnemonic.
+        mnemonic: &'static str,
         /// The operand A.
         value: String,
         /// Its type.
         ty: String,
         /// The operand in the place of sfa.
         scales: String,
-    } = "scales_unexpected", "scaled_mma takes `{value}: {ty}` as a, which has no scales, and `{scales}` as sfa",
-        "help: write scaled_mma %a, %b, %sfb; an a of f16 or bf16 has no sfa";
+    } = "scales_unexpected", "{mnemonic} takes `{value}: {ty}` as a, which has no scales, and `{scales}` as sfa",
+        "help: write %a, %b, %sfb; an a of f16 or bf16 has no sfa";
     /// An alpha, beta or g that is not an f32 scalar.
     ScalarOperand {
         /// The operand's role.

@@ -29,6 +29,7 @@
 //!   (`packed_axis`).
 //! - `top_k` takes at least one and at most all elements of a fixed extent (`top_k`), and `group_rows` has groups
 //!   (`no_groups`).
+//! - The sfa of a `grouped_scaled_mma` is linear (`grouped_layout`).
 //! - Bounds and eps are usable numbers (`clamp_bounds`, `eps`).
 //! - A constant has a fixed shape (`constant_shape`) of at most 2^24 elements (`constant_too_large`), one value per
 //!   element (`constant_count`), and values of its type (`constant_value`).

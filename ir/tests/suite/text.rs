@@ -28,7 +28,11 @@ func @layer.0(
     %mx: tensor<[4*M*B, 64], f8E5M2>,
     %smx: tensor<[4*M*B, 2], f8E8M0FNU, linear>,
     %six: tensor<[4*M*B, 64], f6E2M3FN>,
-    %i: tensor<[0], i32>
+    %i: tensor<[0], i32>,
+    %we: tensor<[7, 1536, 64], f4E2M1FN>,
+    %swe: tensor<[7, 1536, 2], f8E8M0FNU, linear>,
+    %en: tensor<[7], i32>,
+    %ae: tensor<[7], f32>
 ) {
   %sw = swizzle_scales %w_scale : tensor<[1536, 24], f8E4M3FN, blocked>
   %acc = scaled_mma %fc1.input, %sx, %w, %sw {block = 16} : tensor<[M, 1536], f32>
@@ -37,6 +41,8 @@ func @layer.0(
   %acc5 = scaled_mma %x, %w, %sw, alpha = %alpha, c = %c {block = 16} : tensor<[M, 1536], f32>
   %acc3 = scaled_mma %fc1.input, %sx, %w, %sw, beta = %beta {block = 16} : tensor<[M, 1536], f32>
   %acc6 = scaled_mma %six, %smx, %mx, %smx {block = 32} : tensor<[4*M*B, 4*M*B], f32>
+  %gm = grouped_scaled_mma %mx, %smx, %we, %swe, %en {block = 32} : tensor<[4*M*B, 1536], f32>
+  %gm2 = grouped_scaled_mma %mx, %smx, %we, %swe, %en, alpha = %ae {block = 32} : tensor<[4*M*B, 1536], bf16>
   %six.wide = convert %six : tensor<[4*M*B, 64], f32>
   %six.other = convert %six.wide : tensor<[4*M*B, 64], f6E3M2FN>
   %m = mma %x, %x : tensor<[M, M], f32>

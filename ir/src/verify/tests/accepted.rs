@@ -7,8 +7,8 @@ use expect_test::expect;
 use super::*;
 use crate::numeric::Nvfp4Formula;
 use crate::ops::{
-    BinaryKind, BitwiseKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding,
-    ScaledMma, SliceRange, UnaryKind,
+    BinaryKind, BitwiseKind, ConstantValue, GroupedScaledMma, OpKind, PadAmount, Predicate, ReduceKind,
+    ScaleRounding, ScaledMma, SliceRange, UnaryKind,
 };
 use crate::program::{BlockFormat, Matmul};
 use crate::types::ElementType::{F8E5M2, F8E8M0FNU, I1, I32};
@@ -80,6 +80,7 @@ pub(super) fn every_op() -> Module {
     let mut outputs = vec![x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread];
     outputs.extend([bytes, exponents]);
     outputs.push(routed(&mut b, chosen, m.clone()));
+    outputs.push(grouped(&mut b, m.clone()));
     outputs.extend(moved(&mut b, w, counts, m));
     b.finish(&outputs)
 }
@@ -99,6 +100,22 @@ fn moved(b: &mut Builder, codes: Value, counts: Value, m: Dim) -> [Value; 2] {
     let gathered = TensorType::new(vec![twice, Dim::fixed(48), Dim::fixed(96)], F4E2M1FN);
     let gathered = b.op(OpKind::Gather { axis: 0 }, &[padded, joined], &[("gathered", gathered)])[0];
     [joined, gathered]
+}
+
+/// Three groups of NVFP4 rows, each with its own alpha.
+fn grouped(b: &mut Builder, m: Dim) -> Value {
+    let of = |shape: &[Dim], element| TensorType::new(shape.to_vec(), element);
+    let [three, five, two, k] = [3, 5, 2, 32].map(Dim::fixed);
+    let a = b.input("grouped_a", of(&[m.clone(), k.clone()], F4E2M1FN));
+    let sfa_ty = TensorType::scales(vec![m.clone(), two.clone()], F8E4M3FN, Linear);
+    let sfa = b.input("grouped_sfa", sfa_ty);
+    let weight = b.input("grouped_b", of(&[three.clone(), five.clone(), k], F4E2M1FN));
+    let sfb_ty = TensorType::scales(vec![three.clone(), five.clone(), two], F8E4M3FN, Blocked);
+    let sfb = b.input("grouped_sfb", sfb_ty);
+    let ends = b.input("grouped_ends", ty(&[3], I32));
+    let alpha = b.input("grouped_alpha", ty(&[3], F32));
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: false, alpha: true });
+    b.op(kind, &[a, sfa, weight, sfb, ends, alpha], &[("grouped", of(&[m, five], BF16))])[0]
 }
 
 /// The weighted rows of the best of eight groups, `[M, 48]`, added up.
@@ -135,6 +152,7 @@ fn a_program_of_every_op_is_accepted() {
         program.module().ops.values().map(|operation| operation.kind.mnemonic()).collect();
     let others = [
         "scaled_mma",
+        "grouped_scaled_mma",
         "mma",
         "swizzle_scales",
         "block_quantize",

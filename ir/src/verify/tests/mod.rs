@@ -2,6 +2,7 @@
 
 mod accepted;
 mod refused;
+mod refused_grouped;
 mod refused_movement;
 mod refused_types;
 mod totality;

@@ -555,8 +555,12 @@ fn errors_come_in_program_order() {
 
 #[test]
 fn every_code_is_expected_above_and_listed_in_the_documentation() {
-    let expectations =
-        [include_str!("refused.rs"), include_str!("refused_types.rs"), include_str!("refused_movement.rs")];
+    let expectations = [
+        include_str!("refused.rs"),
+        include_str!("refused_types.rs"),
+        include_str!("refused_movement.rs"),
+        include_str!("refused_grouped.rs"),
+    ];
     let expectations = expectations.concat();
     let listed = include_str!("../mod.rs");
     let mut codes = BTreeSet::new();

@@ -12,8 +12,8 @@ use crate::entities::{Entity, Op, Symbol};
 use crate::module::{Operation, ValueData, ValueDef};
 use crate::numeric::Nvfp4Formula;
 use crate::ops::{
-    BinaryKind, BitwiseKind, ConstantValue, OpKind, PadAmount, Predicate, ReduceKind, ScaleRounding,
-    ScaledMma, SliceRange, UnaryKind,
+    BinaryKind, BitwiseKind, ConstantValue, GroupedScaledMma, OpKind, PadAmount, Predicate, ReduceKind,
+    ScaleRounding, ScaledMma, SliceRange, UnaryKind,
 };
 
 /// Decisions drawn from proptest, so that a failure shrinks. Past the end every decision is 0.
@@ -89,7 +89,7 @@ impl Choices<'_> {
 
     fn kind(&mut self) -> OpKind {
         let block = self.pick(&[16, 32, 0, 1, u32::MAX]);
-        match self.below(28) {
+        match self.below(29) {
             0 => OpKind::ScaledMma(ScaledMma {
                 block,
                 weight_only: self.one_in(2),
@@ -140,6 +140,11 @@ impl Choices<'_> {
             24 => OpKind::TopK { k: self.pick(&[0, 1, 6, u32::MAX]) },
             25 => OpKind::GroupRows { groups: self.pick(&[0, 1, 6, u32::MAX]) },
             26 => OpKind::ScatterAdd,
+            27 => OpKind::GroupedScaledMma(GroupedScaledMma {
+                block,
+                weight_only: self.one_in(2),
+                alpha: self.one_in(2),
+            }),
             _ => {
                 let count = self.pick(&[0, 1, 6, 64]);
                 OpKind::Constant(ConstantValue::Dense((0..count).map(|_| self.number()).collect()))

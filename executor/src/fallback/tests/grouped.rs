@@ -1,0 +1,114 @@
+//! Tests of `grouped_scaled_mma` against the interpreter.
+
+use fourfold_ir::{GroupedScaledMma, InterpretError};
+
+use super::*;
+
+/// Scales of few distinct sizes, so that sums are exact.
+fn scales(element: ElementType, dims: &[usize], layout: ScaleLayout, seed: usize) -> Tensor {
+    let first = if element == E4M3 { 0x30 } else { 124 };
+    let count = dims.iter().product::<usize>();
+    let codes = (0..count).map(|index| first + ((index * 5 + seed) % 4) as u8).collect();
+    Tensor::from_codes(element, dims.to_vec(), Some(layout), codes).unwrap()
+}
+
+fn offsets(ends: &[i32]) -> Tensor {
+    let ends: Vec<f64> = ends.iter().map(|end| f64::from(*end)).collect();
+    Tensor::from_f64(I32, vec![ends.len()], None, &ends).unwrap()
+}
+
+/// The rows, and the ends of three groups.
+const DISTRIBUTIONS: [(usize, [i32; 3]); 7] = [
+    (7, [2, 5, 7]),
+    (150, [0, 131, 150]),
+    (9, [0, 0, 9]),
+    (9, [9, 9, 9]),
+    (8, [1, 1, 3]),
+    (5, [0, 0, 0]),
+    (0, [0, 0, 0]),
+];
+
+#[test]
+fn groups_equal_the_interpreter() {
+    let (n, k) = (38, 64);
+    for (rows, ends) in DISTRIBUTIONS {
+        for (a, b, scale, block) in
+            [(F4, F4, E4M3, 16), (F4, F4, E8M0, 32), (E4M3, F4, E8M0, 32), (E2M3, E2M3, E8M0, 32)]
+        {
+            for layout in [Linear, Blocked] {
+                let blocks = k / block as usize;
+                let (a, b) = (tame(a, &[rows, k], 1), tame(b, &[3, n, k], 2));
+                let sfa = scales(scale, &[rows, blocks], Linear, 1);
+                let sfb = scales(scale, &[3, n, blocks], layout, 2);
+                let ends = offsets(&ends);
+                for alpha in [None, Some(f32s(&[], &[0.3])), Some(f32s(&[3], &[0.3, -2.0, 7.5]))] {
+                    let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+                        block,
+                        weight_only: false,
+                        alpha: alpha.is_some(),
+                    });
+                    let mut operands = vec![&a, &sfa, &b, &sfb, &ends];
+                    operands.extend(&alpha);
+                    for result in FLOATS {
+                        check(&kind, &operands, &[(result, &[rows, n], None)]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weight_only_groups_equal_the_interpreter() {
+    let (n, k) = (38, 64);
+    for (rows, ends) in DISTRIBUTIONS {
+        for (a, scale, block) in [(F16, E4M3, 16), (BF16, E8M0, 32)] {
+            // Quarters, so that sums are exact.
+            let values: Vec<f64> =
+                (0..rows * k).map(|index| f64::from(index as i32 * 37 % 65 - 32) / 4.0).collect();
+            let a = Tensor::from_f64(a, vec![rows, k], None, &values).unwrap();
+            let b = tame(F4, &[3, n, k], 2);
+            let sfb = scales(scale, &[3, n, k / block as usize], Blocked, 2);
+            let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block, weight_only: true, alpha: false });
+            check(&kind, &[&a, &b, &sfb, &offsets(&ends)], &[(BF16, &[rows, n], None)]);
+        }
+    }
+}
+
+#[test]
+fn rows_of_no_group_are_zero_even_for_nan() {
+    let a = Tensor::from_f64(F16, vec![3, 16], None, &[f64::NAN; 48]).unwrap();
+    let (b, sfb) = (tame(F4, &[1, 2, 16], 2), scales(E4M3, &[1, 2, 1], Linear, 0));
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: true, alpha: false });
+    let program = program(&kind, &[&a, &b, &sfb, &offsets(&[1])], &[(F32, &[3, 2], None)]);
+    let op = program.module().ops.keys().next().unwrap();
+    let result = run_op(&program, op, &[&a, &b, &sfb, &offsets(&[1])], &SymbolValues::default()).unwrap();
+    let values = result[0].to_f64();
+    assert!(values[..2].iter().all(|value| value.is_nan()));
+    assert_eq!(values[2..], [0.0; 4]);
+}
+
+#[test]
+fn offsets_outside_the_rows_are_errors() {
+    let a = tame(F16, &[7, 16], 1);
+    let (b, sfb) = (tame(F4, &[3, 2, 16], 2), scales(E4M3, &[3, 2, 1], Linear, 0));
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: true, alpha: false });
+    for (ends, position, offset, least) in [
+        ([-1, 3, 7], 0, -1, 0),
+        ([3, 2, 7], 1, 2, 3),
+        ([3, 5, 8], 2, 8, 5),
+        ([0, 0, i32::MIN], 2, i32::MIN, 0),
+        ([i32::MAX, 0, 7], 0, i32::MAX, 0),
+    ] {
+        let ends = offsets(&ends);
+        let operands = [&a, &b, &sfb, &ends];
+        let program = program(&kind, &operands, &[(F32, &[7, 2], None)]);
+        let op = program.module().ops.keys().next().unwrap();
+        let error = run_op(&program, op, &operands, &SymbolValues::default()).unwrap_err();
+        assert_eq!(error, FallbackError::Offset { position, offset, least, rows: 7 });
+        let error = fourfold_ir::interpret_op(&program, op, &operands, &SymbolValues::default()).unwrap_err();
+        let found = matches!(&error, InterpretError::Offset { position: p, offset: o, least: l, rows: 7, .. }
+            if (*p, *o, *l) == (position, offset, least));
+        assert!(found, "{error}");
+    }
+}

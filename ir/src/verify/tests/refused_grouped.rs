@@ -1,0 +1,80 @@
+//! Refused forms of `grouped_scaled_mma`.
+
+use expect_test::{Expect, expect};
+
+use crate::load::load;
+
+#[track_caller]
+fn check(ops: &[&str], expected: Expect) {
+    let body: String = ops.iter().enumerate().map(|(index, op)| format!("  %y{index} = {op}\n")).collect();
+    let source = format!(
+        "fir 1
+func @main(
+    %a: tensor<[T, 64], f4E2M1FN>, %sfa: tensor<[T, 4], f8E4M3FN, linear>,
+    %blocked: tensor<[T, 4], f8E4M3FN, blocked>, %mx: tensor<[T, 2], f8E8M0FNU, linear>,
+    %h: tensor<[T, 64], f16>, %short: tensor<[T, 32], f16>, %batch: tensor<[3, T, 64], f16>,
+    %b: tensor<[3, 10, 64], f4E2M1FN>, %sfb: tensor<[3, 10, 4], f8E4M3FN, blocked>,
+    %flat: tensor<[10, 64], f4E2M1FN>, %sfflat: tensor<[10, 4], f8E4M3FN, linear>,
+    %e: tensor<[3], i32>, %e4: tensor<[4], i32>, %f: tensor<[3], f32>, %f4: tensor<[4], f32>,
+    %half: tensor<[3], f16>
+) {{
+{body}  return %y0
+}}
+"
+    );
+    let errors = load(&source).expect_err("refused");
+    let text: String =
+        errors.iter().map(|error| format!("error: {}: {}\n", error.code, error.message)).collect();
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn operands() {
+    check(
+        &[
+            "grouped_scaled_mma %a, %blocked, %b, %sfb, %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %a, %mx, %b, %sfb, %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %a, %b, %sfb, %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %sfa, %b, %sfb, %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %short, %b, %sfb, %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %batch, %b, %sfb, %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %flat, %sfflat, %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %b, %sfb, %e {block = 32} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %b, %sfb, %e {block = 8} : tensor<[T, 10], f32>",
+        ],
+        expect![[r#"
+            error: grouped_layout: `%blocked: tensor<[T, 4], f8E4M3FN, blocked>` has the blocked layout, but the rows of a group begin anywhere
+            error: element_mismatch: `%mx: tensor<[T, 2], f8E8M0FNU, linear>` and `%sfb: tensor<[3, 10, 4], f8E4M3FN, blocked>` must have the same element type
+            error: scale_shape: the scales of `%a` must have the shape [T, 4], but `%mx` is tensor<[T, 2], f8E8M0FNU, linear>
+            error: scales_missing: grouped_scaled_mma takes `%a: tensor<[T, 64], f4E2M1FN>` as a without its scales
+            error: scales_unexpected: grouped_scaled_mma takes `%h: tensor<[T, 64], f16>` as a, which has no scales, and `%sfa` as sfa
+            error: k_mismatch: `%short: tensor<[T, 32], f16>` and `%b: tensor<[3, 10, 64], f4E2M1FN>` differ in their last extent, K
+            error: operand_shape: a must have the shape [T, 64], but `%batch` is tensor<[3, T, 64], f16>
+            error: operand_rank: b must have rank 3 or more, but `%flat` is tensor<[10, 64], f4E2M1FN>
+            error: scale_shape: the scales of `%b` must have the shape [3, 10, 2], but `%sfb` is tensor<[3, 10, 4], f8E4M3FN, blocked>
+            error: block_size: a block has 16 or 32 elements, not 8
+        "#]],
+    );
+}
+
+#[test]
+fn offsets_alpha_and_results() {
+    check(
+        &[
+            "grouped_scaled_mma %h, %b, %sfb, %e4 {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %b, %sfb, %f {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %b, %sfb, %e, alpha = %f4 {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %b, %sfb, %e, alpha = %half {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %b, %sfb, %e {block = 16} : tensor<[T, 10], i32>",
+            "grouped_scaled_mma %h, %b, %sfb, %e {block = 16} : tensor<[3, T, 10], f32>",
+        ],
+        expect![[r#"
+            error: operand_shape: offsets must have the shape [3], but `%e4` is tensor<[4], i32>
+            error: operand_element: grouped_scaled_mma takes i32 as offsets, but `%f` is tensor<[3], f32>
+            error: operand_shape: alpha must have the shape [3], but `%f4` is tensor<[4], f32>
+            error: operand_element: grouped_scaled_mma takes f32 as alpha, but `%half` is tensor<[3], f16>
+            error: result_element: the element type of `%y4: tensor<[T, 10], i32>` must be f16, bf16 or f32
+            error: result_shape: the shape of `%y5: tensor<[3, T, 10], f32>` must be [T, 10]
+        "#]],
+    );
+}

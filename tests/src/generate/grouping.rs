@@ -1,0 +1,74 @@
+//! Random ops that route rows to groups, and products of groups of rows.
+
+use fourfold::ir::{Dim, ElementType, GroupedScaledMma, OpKind, ScaleLayout, TensorType, Value, dim_product};
+
+use super::{ARITHMETIC, Generator};
+
+impl Generator {
+    /// Routes the greatest elements of rows to groups, and adds them up in another order.
+    pub(super) fn routed(&mut self, m: &Dim) -> Value {
+        let Some((value, ty)) = self.pick_small(m) else { return self.constant() };
+        let [leading @ .., last] = &ty.shape[..] else { return self.slice(m) };
+        let fits = !leading.is_empty() && ty.element.is_arithmetic();
+        let (true, Some(extent @ 1..), Some(rows)) = (fits, last.as_fixed(), dim_product(leading)) else {
+            return self.slice(m);
+        };
+        let k = 1 + self.random.below(extent.min(4) as usize) as u64;
+        let taken = [leading, &[Dim::fixed(k)]].concat();
+        let types = [TensorType::new(taken.clone(), ty.element), TensorType::new(taken, ElementType::I32)];
+        let [best, ids] = self.ops(OpKind::TopK { k: k as u32 }, &[value], types);
+        let Some(count) = rows.times(&Dim::fixed(k)) else { return best };
+        let indices = TensorType::new(vec![count.clone()], ElementType::I32);
+        let ends = TensorType::new(vec![Dim::fixed(extent)], ElementType::I32);
+        let types = [indices.clone(), indices, ends];
+        let [positions, sources, ends] = self.ops(OpKind::GroupRows { groups: extent as u32 }, &[ids], types);
+        self.ends.push(ends);
+        let of_values = TensorType::new(vec![count], ty.element);
+        let flat = self.op(OpKind::Reshape, &[best], of_values.clone());
+        let sorted = self.op(OpKind::Gather { axis: 0 }, &[flat, positions], of_values);
+        let element = self.random.pick(&ARITHMETIC);
+        self.op(OpKind::ScatterAdd, &[sorted, sources], TensorType::new(vec![rows], element))
+    }
+
+    /// Multiplies groups of rows with a matrix each. The ids of the rows are numbers near 0, so of many groups some are
+    /// empty.
+    pub(super) fn grouped(&mut self, m: &Dim) -> Value {
+        let nvfp4 = self.random.percent(50);
+        let (block, scale) =
+            if nvfp4 { (16u32, ElementType::F8E4M3FN) } else { (32, ElementType::F8E8M0FNU) };
+        let mx = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2, ElementType::F6E2M3FN];
+        let data = if nvfp4 { &mx[..1] } else { &mx[..] };
+        let (groups, n) = (self.random.pick(&[1u64, 2, 5, 40]), self.random.pick(&[2u64, 10, 24]));
+        let k = u64::from(block) * self.random.pick(&[1u64, 2, 3]);
+        let blocks = Dim::fixed(k / u64::from(block));
+        let weight_only = self.random.percent(40);
+        let a_element =
+            self.random.pick(if weight_only { &[ElementType::F16, ElementType::BF16] } else { data });
+        let mut operands = vec![self.input(TensorType::new(vec![m.clone(), Dim::fixed(k)], a_element))];
+        if !weight_only {
+            let ty = TensorType::scales(vec![m.clone(), blocks.clone()], scale, ScaleLayout::Linear);
+            operands.push(self.input(ty));
+        }
+        let matrices = vec![Dim::fixed(groups), Dim::fixed(n), Dim::fixed(k)];
+        let b_element = self.random.pick(data);
+        operands.push(self.input(TensorType::new(matrices, b_element)));
+        let layout = self.random.pick(&[ScaleLayout::Linear, ScaleLayout::Blocked]);
+        let shape = vec![Dim::fixed(groups), Dim::fixed(n), blocks];
+        operands.push(self.input(TensorType::scales(shape, scale, layout)));
+
+        let ids = self.indices_of(vec![m.clone(), Dim::fixed(1)], groups);
+        let flat = TensorType::new(vec![m.clone()], ElementType::I32);
+        let ends = TensorType::new(vec![Dim::fixed(groups)], ElementType::I32);
+        let [_, _, ends] =
+            self.ops(OpKind::GroupRows { groups: groups as u32 }, &[ids], [flat.clone(), flat, ends]);
+        operands.push(ends);
+        let alpha = self.random.percent(60);
+        if alpha {
+            let shape = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(groups)] };
+            operands.push(self.input(TensorType::new(shape, ElementType::F32)));
+        }
+        let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block, weight_only, alpha });
+        let element = self.random.pick(&ARITHMETIC);
+        self.op(kind, &operands, TensorType::new(vec![m.clone(), Dim::fixed(n)], element))
+    }
+}
