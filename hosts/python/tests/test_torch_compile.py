@@ -525,3 +525,22 @@ def test_mxfp8_products(target):
     assert torch.equal(found, F.relu((exact + bias.float()).bfloat16()))
     ((text, plan),) = own.planned
     assert plan.segments[-1].name.startswith("mxfp8") and "relu " in text, plan.explain()
+
+
+@pytest.mark.parametrize(("activations", "kernel"), [(None, "bf16 x nvfp4"), ("mxfp8", "mxfp8 x mxfp4")])
+def test_models_of_other_activations(activations, kernel):
+    """W4A16 and W4A8 layers: each product is one kernel with what follows it, and keeps its bits."""
+    own = ff.inductor_pass(target="sm_90a")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 40, bias=False))
+    model = model.bfloat16().requires_grad_(False)
+    assert ff.quantize_(model, activations) == ["0", "2"]
+    x = torch.randn(5, 64).bfloat16()
+    with torch._inductor.config.patch({"post_grad_custom_pre_pass": own, "force_disable_caches": True}):
+        found = torch.compile(model, fullgraph=True, dynamic=False)(x)
+    torch.testing.assert_close(found, model(x), rtol=2**-7, atol=2**-7)
+    names = [segment.name for _, plan in own.planned for segment in plan.segments]
+    products = [name for name in names if name.startswith(kernel)]
+    assert len(products) == 2, names
+    assert sum("relu " in text for text, _ in own.planned) == 1

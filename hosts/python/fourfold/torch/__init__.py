@@ -151,8 +151,8 @@ def inductor_pass(**options):
     return InductorPass(**options)
 
 
-def quantize_(model, mode=None, filter=None, group=True):
-    """Replaces linear layers of a model by layers with NVFP4 weights, in place; see `fourfold.torch.linear`."""
+def quantize_(model, activations="auto", filter=None, group=True, weights=None):
+    """Replaces linear layers of a model by layers with FP4 weights, in place; see `fourfold.torch.linear`."""
     from .linear import quantize_ as replace
 
-    return replace(model, mode, filter, group)
+    return replace(model, activations, filter, group, weights)
