@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fourfold_codegen::dispatch::Tables;
-use fourfold_codegen::{EMULATED_TARGETS, EMULATOR};
+use fourfold_codegen::{EMULATED_TARGETS, EMULATOR, emulated_capabilities};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::{NO_DEVICE, Run, RunOptions, RunReason};
 use fourfold_ir::{Capabilities, DeviceCapability, Entity, Module, Op, Program, Tensor, Value, bind, verify};
@@ -265,12 +265,15 @@ impl Backend {
             None if options.emulate => DEFAULT_EMULATED_TARGET,
             None => own.unwrap_or(DEFAULT_TARGET),
         };
-        let capabilities = fourfold_codegen::capabilities(name).ok_or_else(|| {
+        let mut capabilities = fourfold_codegen::capabilities(name).ok_or_else(|| {
             let known: Vec<&str> = fourfold_codegen::TARGETS.iter().map(|target| target.name).collect();
             Error::UnknownTarget { name: name.to_owned(), known: known.join(", ") }
         })?;
-        if options.emulate && !EMULATED_TARGETS.contains(&name) {
-            return Err(Error::NotEmulated { name: name.to_owned(), known: EMULATED_TARGETS.join(", ") });
+        if options.emulate {
+            capabilities = emulated_capabilities(name).ok_or_else(|| Error::NotEmulated {
+                name: name.to_owned(),
+                known: EMULATED_TARGETS.join(", "),
+            })?;
         }
         let Options { claim, contract, emulate, .. } = *options;
         let dispatch = options.dispatch.clone();

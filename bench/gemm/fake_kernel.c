@@ -1,5 +1,5 @@
 // A stand-in for a kernel's library, for tests without a GPU. It implements the interface of executor/src/kernel/abi.rs
-// in host memory, with f32 results. FAULT makes one element wrong.
+// in host memory, with f32 results. FAULT makes one element wrong; W4A16, W4A8 and MXFP8 select other formats than NVFP4.
 
 #include <math.h>
 #include <stdint.h>
@@ -18,30 +18,67 @@ typedef struct {
   uint32_t output_count;
 } Addresses;
 typedef struct { Extents extents; Addresses addresses; } Prepared;
-// Positions of extents and operands in the metadata.
+// Positions of extents.
 enum { L, M, N, K };
-enum { A, SFA, B, SFB };
 
-static float code_value(uint8_t const *codes, int64_t at) {
+// The formats of A and B: NVFP4, or what W4A16, W4A8 or MXFP8 names.
+#if defined(W4A8) || defined(MXFP8)
+enum { GROUP = 32 };
+#else
+enum { GROUP = 16 };
+#endif
+#if defined(W4A16)
+enum { A, B, SFB, OPERANDS, SFA = -1 };
+#define ROLES "{\"role\":\"a\"},{\"role\":\"b\"},{\"role\":\"sfb\"}"
+#else
+enum { A, SFA, B, SFB, OPERANDS };
+#define ROLES "{\"role\":\"a\"},{\"role\":\"sfa\"},{\"role\":\"b\"},{\"role\":\"sfb\"}"
+#endif
+
+static float fp4(uint8_t const *codes, int64_t at) {
   static float const values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   int const code = at % 2 ? codes[at / 2] >> 4 : codes[at / 2] & 15;
   return code & 8 ? -values[code & 7] : values[code & 7];
 }
 
-static float scale_value(uint8_t const *scales, int64_t row, int64_t group, int64_t groups) {
-  int64_t const tile = row / 128 * ((groups + 3) / 4) + group / 4;
-  uint8_t const code = scales[tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + group % 4];
+static float e4m3(uint8_t code) {
   int const exponent = code >> 3 & 15, mantissa = code & 7;
   return exponent ? ldexpf(8 + mantissa, exponent - 10) : ldexpf(mantissa, -9);
 }
 
-static uint64_t scale_bytes(int64_t rows, int64_t k) { return (rows + 127) / 128 * ((k / 16 + 3) / 4) * 512; }
+static float fp8(uint8_t const *codes, int64_t at) { return codes[at] & 128 ? -e4m3(codes[at]) : e4m3(codes[at]); }
+
+static float bf16(uint16_t const *elements, int64_t at) {
+  union { uint32_t bits; float value; } wide = {(uint32_t)elements[at] << 16};
+  return wide.value;
+}
+
+static float scale_value(uint8_t const *scales, int64_t row, int64_t group, int64_t groups) {
+  int64_t const tile = row / 128 * ((groups + 3) / 4) + group / 4;
+  uint8_t const code = scales[tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + group % 4];
+  return GROUP == 32 ? ldexpf(1, code - 127) : e4m3(code);
+}
+
+static float value(Addresses const *at, int data, int scales, int64_t row, int64_t k, int64_t k_extent) {
+  void const *elements = at->operands[data];
+  int64_t const index = row * k_extent + k;
+#if defined(MXFP8)
+  float const code = fp8(elements, index);
+#elif defined(W4A8)
+  float const code = data == A ? fp8(elements, index) : fp4(elements, index);
+#else
+  float const code = scales < 0 ? bf16(elements, index) : fp4(elements, index);
+#endif
+  return scales < 0 ? code : code * scale_value(at->operands[scales], row, k / GROUP, k_extent / GROUP);
+}
+
+static uint64_t scale_bytes(int64_t rows, int64_t k) { return (rows + 127) / 128 * ((k / GROUP + 3) / 4) * 512; }
 
 uint32_t fourfold_abi_version(void) { return 6; }
 
 char const *fourfold_metadata(void) { 
-  return "{\"kernel\":\"fake\",\"target\":\"host\",\"extents\":[\"L\",\"M\",\"N\",\"K\"],\"operands\":[{\"role\":\"a\"},"
-         "{\"role\":\"sfa\"},{\"role\":\"b\"},{\"role\":\"sfb\"}],\"scalars\":[\"alpha\"],\"outputs\":[{\"role\":\"y0\"}]}";
+  return "{\"kernel\":\"fake\",\"target\":\"host\",\"extents\":[\"L\",\"M\",\"N\",\"K\"],\"operands\":[" ROLES
+         "],\"scalars\":[\"alpha\"],\"outputs\":[{\"role\":\"y0\"}]}";
 }
 
 int32_t fourfold_query(Device const *device, Extents const *extents, Requirements *requirements, char *message, size_t size) {
@@ -51,7 +88,9 @@ int32_t fourfold_query(Device const *device, Extents const *extents, Requirement
     return 2;
   }
   *requirements = (Requirements){0};
-  requirements->operands[SFA] = scale_bytes(at[M], at[K]);
+  if (SFA >= 0) {
+    requirements->operands[SFA & 31] = scale_bytes(at[M], at[K]);
+  }
   requirements->operands[SFB] = scale_bytes(at[N], at[K]);
   requirements->outputs[0] = 4 * at[M] * at[N];
   return 0;
@@ -60,8 +99,8 @@ int32_t fourfold_query(Device const *device, Extents const *extents, Requirement
 int32_t fourfold_prepare(Device const *device, Extents const *extents, Addresses const *addresses, void *workspace,
                          size_t workspace_size, void *stream, void **prepared, char *message, size_t size) {
   (void)device, (void)workspace, (void)workspace_size, (void)stream;
-  if (addresses->operand_count != 4 || addresses->scalar_count != 1 || addresses->output_count != 1) {
-    snprintf(message, size, "expected four operands, one scalar and one output");
+  if (addresses->operand_count != OPERANDS || addresses->scalar_count != 1 || addresses->output_count != 1) {
+    snprintf(message, size, "expected %d operands, one scalar and one output", OPERANDS);
     return 3;
   }
   Prepared *result = malloc(sizeof *result);
@@ -80,9 +119,7 @@ int32_t fourfold_launch(void *prepared, void *stream) {
     for (int64_t n = 0; n < n_extent; ++n) {
       float sum = 0;
       for (int64_t k = 0; k < k_extent; ++k) {
-        float const a = code_value(at->operands[A], m * k_extent + k) * scale_value(at->operands[SFA], m, k / 16, k_extent / 16);
-        float const b = code_value(at->operands[B], n * k_extent + k) * scale_value(at->operands[SFB], n, k / 16, k_extent / 16);
-        sum += a * b;
+        sum += value(at, A, SFA, m, k, k_extent) * value(at, B, SFB, n, k, k_extent);
       }
       d[m * n_extent + n] = sum * *at->scalars[0];
     }

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+import formats
 from device_code import Unavailable
 from peers import Peer
 
@@ -37,14 +38,16 @@ class Humming(Peer):
 
     name, label, reduced = "humming", "Humming W4A16", True
 
-    def __init__(self, package):
+    def __init__(self, package, of):
         super().__init__()
+        if of.b != formats.NVFP4:
+            raise Unavailable(f"measured for weights in NVFP4 only, not {of.b.name}")
         self.package = package
         self.version = getattr(package, "__version__", None)
         self.layers, self.config, self.tuning = [], None, ""
 
     def operand_bytes(self, shape):
-        return shape.m * shape.k * 2 + shape.n * shape.k * 9 // 16
+        return shape.bytes(0, formats.FORMATS["w4a16"])
 
     def schema(self):
         """Describes NVFP4 weights without a per-tensor scale, which would be alpha."""

@@ -15,7 +15,6 @@ import torch
 
 from device_code import Unavailable
 
-PROGRAM = Path(__file__).with_name("gemm.fir")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 ABI_VERSION = 6
@@ -88,13 +87,12 @@ def find_fourfold(named=None):
     )
 
 
-def compile_library(fourfold, target, output, folder, nvcc=None):
-    """Builds gemm.fir for a target, with an output of the given type. Returns the library's path."""
+def compile_library(fourfold, target, of, output, folder, nvcc=None):
+    """Builds the program of a format for a target, with an output of the given type. Returns the library's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = PROGRAM.read_text().replace("tensor<[M, N], f16>", f"tensor<[M, N], {output}>")
     with tempfile.TemporaryDirectory() as sources:
-        source = Path(sources) / f"gemm_{output}.fir"
-        source.write_text(text)
+        source = Path(sources) / f"{of.name}_{output}.fir"
+        source.write_text(of.program(output))
         command = [fourfold, "compile", str(source), "--target", target, "--device", "none"]
         command += ["--dump", str(folder), "--json", *(["--nvcc", nvcc] if nvcc else [])]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -156,20 +154,19 @@ class Library:
             raise Unavailable(f"query: {code}: {message.value.decode(errors='replace')}")
         return requirements
 
-    def prepare(self, shape, operands, alpha, output):
+    def prepare(self, shape, of, operands, alpha, output):
         """Prepares a call on a set of operands that writes `output`."""
         properties = torch.cuda.get_device_properties(output.device)
         device = Device(properties.multi_processor_count, 0)
         extents = Extents.of(self.metadata, {"L": 1, "M": shape.m, "N": shape.n, "K": shape.k})
         required = self.query(device, extents)
         roles = [role["role"] for role in self.metadata["operands"]]
-        if sorted(roles) != ["a", "b", "sfa", "sfb"] or self.metadata["scalars"] != ["alpha"]:
-            raise Unavailable(f"the kernel reads {roles} and {self.metadata['scalars']}; expected a kernel of gemm.fir")
-        sizes = {
-            "the scales of A": (operands.a.blocked.numel(), required.operands[roles.index("sfa")]),
-            "the scales of B": (operands.b.blocked.numel(), required.operands[roles.index("sfb")]),
-            "D": (output.numel() * output.element_size(), required.outputs[0]),
-        }
+        if sorted(roles) != of.roles or self.metadata["scalars"] != ["alpha"]:
+            raise Unavailable(f"the kernel reads {roles} and {self.metadata['scalars']}; expected one of {of.title}")
+        sizes = {"D": (output.numel() * output.element_size(), required.outputs[0])}
+        for role, what, scales in [("sfa", "A", operands.a.blocked), ("sfb", "B", operands.b.blocked)]:
+            if scales is not None:
+                sizes[f"the scales of {what}"] = scales.numel(), required.operands[roles.index(role)]
         for what, (have, need) in sizes.items():
             if have != need:
                 raise Unavailable(f"{what} has {have} bytes, but the kernel expects {need}; check type and layout")
@@ -185,9 +182,9 @@ class Call:
         # At least 16 bytes, because a tensor without elements has no address.
         self.workspace = torch.zeros(max(required.workspace, 16), dtype=torch.uint8, device=output.device)
         tensors = {
-            "a": operands.a.codes,
+            "a": operands.a.data,
             "sfa": operands.a.blocked,
-            "b": operands.b.codes,
+            "b": operands.b.data,
             "sfb": operands.b.blocked,
         }
         operand_addresses = [tensors[role["role"]].data_ptr() for role in library.metadata["operands"]]

@@ -2,6 +2,8 @@
 
 import torch
 
+import formats
+from device_code import Unavailable
 from operands import E2M1
 from ours import OUTPUT_TYPES
 
@@ -60,28 +62,28 @@ class Ours(Peer):
 
     rival = False
 
-    def __init__(self, library, name, label, output):
+    def __init__(self, library, name, label, output, of):
         super().__init__()
-        self.library, self.name, self.label = library, name, label
+        self.library, self.name, self.label, self.of = library, name, label, of
         self.output_type = OUTPUT_TYPES[output]
         self.calls = []
 
     def operand_bytes(self, shape):
-        return shape.fp4_bytes(0)
+        return shape.bytes(0, self.of)
 
     def bind(self, rotation, sets):
         super().bind(rotation, sets)
         self.calls = []
         for index, output in enumerate(self.outputs):
-            self.calls.append(self.library.prepare(rotation.shape, rotation[index], 1.0, output))
+            self.calls.append(self.library.prepare(rotation.shape, self.of, rotation[index], 1.0, output))
 
     def launch(self, index):
         self.calls[index].launch()
 
     def once(self, shape, operands, alpha):
         """Returns the output of one call outside the rotation."""
-        output = torch.full((shape.m, shape.n), float("nan"), dtype=self.output_type, device=operands.a.codes.device)
-        call = self.library.prepare(shape, operands, alpha, output)
+        output = torch.full((shape.m, shape.n), float("nan"), dtype=self.output_type, device=operands.b.codes.device)
+        call = self.library.prepare(shape, self.of, operands, alpha, output)
         call.launch()
         torch.cuda.current_stream().synchronize()
         call.close()
@@ -124,17 +126,19 @@ class Cublas(Peer):
 
 
 class DequantizeCublas(Peer):
-    """Two kernels that dequantize to f16, then torch.matmul; all three are timed. Each f16 operand has one buffer."""
+    """A kernel that dequantizes each NVFP4 operand to f16, then torch.matmul; all are timed. f16 has one buffer."""
 
     name, label, reduced = "dequantize_cublas", "dequantize + cuBLAS f16", True
 
-    def __init__(self, code):
+    def __init__(self, code, of):
         super().__init__()
-        self.code = code
+        if of.b != formats.NVFP4:
+            raise Unavailable(f"dequantize.cu reads NVFP4, not {of.b.name}")
+        self.code, self.of = code, of
         self.operands, self.a, self.b = [], None, None
 
     def operand_bytes(self, shape):
-        return shape.fp4_bytes(0)
+        return shape.bytes(0, self.of)
 
     def bind(self, rotation, sets):
         super().bind(rotation, sets)
@@ -144,9 +148,13 @@ class DequantizeCublas(Peer):
         self.operands = [rotation[index] for index in range(sets)]
 
     def launch(self, index):
-        self.code.dequantize(self.operands[index].a, self.a)
-        self.code.dequantize(self.operands[index].b, self.b)
-        torch.matmul(self.a, self.b.t(), out=self.outputs[index])
+        operands = self.operands[index]
+        a = operands.a.f16
+        if self.of.a == formats.NVFP4:
+            self.code.dequantize(operands.a, self.a)
+            a = self.a
+        self.code.dequantize(operands.b, self.b)
+        torch.matmul(a, self.b.t(), out=self.outputs[index])
 
     def release(self):
         super().release()

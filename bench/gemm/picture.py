@@ -10,6 +10,7 @@ import json
 import re
 from pathlib import Path
 
+import formats
 import gate
 
 LARGEST = 2.0
@@ -135,7 +136,7 @@ def standalone(result):
     inner = svg(result)
     height = float(re.search(r'viewBox="0 0 \d+ (\d+)"', inner).group(1))
     environment = result["environment"]
-    heading = f"One NVFP4 × NVFP4 GEMM on {environment['gpu']}, against the fastest exact alternative"
+    heading = f"One {formats.of(result).title} GEMM on {environment['gpu']}, against the fastest exact alternative"
     day = result["date"][:10]
     about = f"Shorter is faster: a bar that ends before 1.0 beats every exact peer. Medians of one run, {day}."
     width, whole = WIDTH + 2 * MARGIN, height + HEAD + 2 * MARGIN
@@ -276,7 +277,7 @@ def png(result, path):
     axes.set_yticks(heights, [f"{row['m']} x {row['n']} x {row['k']}" for row, _ in rows], fontsize=9)
     axes.set_xlim(0, LARGEST)
     axes.set_xlabel(f"time relative to the best exact peer (marks at {LARGEST:.0f} lie beyond)")
-    axes.set_title(f"NVFP4 x NVFP4 on {result['environment']['gpu']}", loc="left", fontsize=12)
+    axes.set_title(f"{formats.of(result).title} on {result['environment']['gpu']}", loc="left", fontsize=12)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=4, frameon=False, fontsize=8)

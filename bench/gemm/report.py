@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import formats
 import gate
 import picture
 
@@ -196,11 +197,12 @@ def html(result):
         + (f" {column['version']}" if column.get("version") else "")
         for column in result["columns"]
     )
+    title = escape(formats.of(result).title)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<title>NVFP4 GEMM on {escape(environment["gpu"])}</title><style>{STYLE}</style></head><body>
-<h1>NVFP4 &times; NVFP4 on {escape(environment["gpu"])}</h1>
-<p>Exact W4A4 (e2m1, a ue4m3 scale for each 16 elements) to {escape(result["output"])}, time of one GEMM relative to the
+<title>{title} on {escape(environment["gpu"])}</title><style>{STYLE}</style></head><body>
+<h1>{title} on {escape(environment["gpu"])}</h1>
+<p>Exact products to {escape(result["output"])}, time of one GEMM relative to the
 fastest exact alternative of the same run. Shorter is faster.</p>
 {picture.svg(result)}
 <h2>Microseconds per GEMM</h2>

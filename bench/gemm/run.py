@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares NVFP4 GEMM on a Hopper GPU with its alternatives. Builds, measures, checks and prints."""
+"""Compares block-scaled GEMM on a Hopper GPU with its alternatives. Builds, measures, checks and prints."""
 
 import argparse
 import datetime
@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import formats
 import gate
 import picture
 import report
@@ -24,6 +25,7 @@ EPILOG = """\
 Examples:
   python3 bench/gemm/run.py --json gemm.json --html gemm.html
   python3 bench/gemm/run.py --require bench/gemm/h200.require.json
+  python3 bench/gemm/run.py --format w4a16 --output bf16 --json w4a16.json
 
 Compare a prototype with another library on two shapes, quickly:
   python3 bench/gemm/run.py --library new=./prototype.so --library old=./kernel.so \\
@@ -39,6 +41,12 @@ def arguments():
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
+    add(
+        "--format",
+        choices=list(formats.FORMATS),
+        default="nvfp4",
+        help="A x B: nvfp4 for both, w4a16 for bf16 x NVFP4, w4a8 for MXFP8 x MXFP4, mxfp8 for both [default: nvfp4]",
+    )
     add("--shapes", default="contest decode large", help="M,N,K ..., contest, decode or large [default: all three]")
     add("--peers", default=",".join(PEERS), help=f"columns to measure, from {', '.join(PEERS)} [default: all]")
     add("--library", action="append", metavar="[NAME=]FILE.so", help="measure this kernel; ratios use the first one")
@@ -56,6 +64,7 @@ def arguments():
     add("--svg", metavar="FILE", type=Path, help="write the chart")
     add("--png", metavar="FILE", type=Path, help="write the chart, if matplotlib is installed")
     chosen = parser.parse_args()
+    chosen.format = formats.FORMATS[chosen.format]
     try:
         chosen.shapes = shape_list.parse_shapes(chosen.shapes)
     except ValueError as error:
@@ -98,6 +107,7 @@ def main():
         "command": shlex.join(["python3", *sys.argv]),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
+        "format": chosen.format.name,
         "output": chosen.output,
         "protocol": {
             "calls_per_graph": chosen.calls,

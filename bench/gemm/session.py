@@ -96,11 +96,11 @@ class Session:
         if name == "dequantize_cublas":
             if self.code is None:
                 raise Unavailable(self.code_missing)
-            return [peers.DequantizeCublas(self.code)]
+            return [peers.DequantizeCublas(self.code, self.chosen.format)]
         if name == "fp8":
             return [peers.Fp8()]
         package = humming_peer.load(self.nvcc)
-        made = humming_peer.Humming(package)
+        made = humming_peer.Humming(package, self.chosen.format)
         self.say(f"{name}: compiling {len(self.chosen.shapes)} kernels")
         started = time.monotonic()
         for problem in made.compile_all(self.chosen.shapes, self.device):
@@ -117,7 +117,7 @@ class Session:
             started = time.monotonic()
             chosen = self.chosen
             built = ours.compile_library(
-                fourfold, chosen.target, chosen.output, chosen.build / "kernels", nvcc=self.nvcc
+                fourfold, chosen.target, chosen.format, chosen.output, chosen.build / "kernels", nvcc=self.nvcc
             )
             self.say(f"ours: {time.monotonic() - started:.0f} s")
             named = [built]
@@ -128,7 +128,7 @@ class Session:
                 label, path = "", text
             name = "ours" if index == 0 else f"ours:{label or index + 1}"
             title = f"Fourfold {label}".strip()
-            made.append(peers.Ours(ours.Library(path), name, title, self.chosen.output))
+            made.append(peers.Ours(ours.Library(path), name, title, self.chosen.output, self.chosen.format))
         return made
 
     def ceilings(self):
@@ -174,20 +174,22 @@ class Session:
     def measure(self, shape, ceilings):
         """Times all columns on a shape in turns, and checks every output."""
         self.say(f"{shape}")
-        itemsize = ours.OUTPUT_TYPES[self.chosen.output].itemsize
+        of, itemsize = self.chosen.format, ours.OUTPUT_TYPES[self.chosen.output].itemsize
         bandwidth = max(ceilings["copy_tb_per_s"], ceilings.get("read_tb_per_s") or 0) * 1e6
         row = {
             "m": shape.m,
             "n": shape.n,
             "k": shape.k,
             "group": shape.group,
-            "bytes": shape.fp4_bytes(itemsize),
+            "bytes": shape.bytes(itemsize, of),
             "flops": shape.flops,
-            "reference_us": shape.reference_us(itemsize),
-            "measured_reference_us": shape.reference_us(itemsize, bandwidth, ceilings["cublas_f16_8192_tflops"] * 1e6),
+            "reference_us": shape.reference_us(itemsize, of=of),
+            "measured_reference_us": shape.reference_us(
+                itemsize, bandwidth, ceilings["cublas_f16_8192_tflops"] * 1e6, of
+            ),
             "peers": {name: {"median_us": None, "reason": problem} for name, problem in self.missing.items()},
         }
-        rotation = operands.Rotation(shape, self.device)
+        rotation = operands.Rotation(shape, self.device, of=of)
         timed = {}
         for peer in self.peers:
             graph, problem = attempt(lambda peer=peer: self.ready(peer, rotation))
@@ -228,8 +230,7 @@ class Session:
         check.judge(rotation, {peer.name: peer.outputs for peer in timed}, judgements)
         own = [peer for peer in timed if isinstance(peer, peers.Ours)]
         if own:
-            for make, unit in ((rotation.exact, operands.EXACT_UNIT), (rotation.largest, operands.CODE_UNIT)):
-                exact = make()
+            for exact, unit in rotation.checks():
                 if check.exact_sums(exact, unit):
                     for peer in own:
                         judgement, output = judgements[peer.name], peer.once(rotation.shape, exact, EXACT_ALPHA)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import formats
+
 # The reference rates of an H200: bytes per microsecond and operations per microsecond.
 REFERENCE_BANDWIDTH = 4.3e6
 REFERENCE_RATE = 790e6
@@ -27,13 +29,15 @@ class Shape:
         """The number of operations of one GEMM."""
         return 2 * self.m * self.n * self.k
 
-    def fp4_bytes(self, output_bytes):
+    def bytes(self, output_bytes, of=formats.DEFAULT):
         """Bytes of A and B with their scales, each read once, and of D, written once, without padding."""
-        return (self.m + self.n) * self.k * 9 // 16 + self.m * self.n * output_bytes
+        return of.a.bytes(self.m, self.k) + of.b.bytes(self.n, self.k) + self.m * self.n * output_bytes
 
-    def reference_us(self, output_bytes=2, bandwidth=REFERENCE_BANDWIDTH, rate=REFERENCE_RATE):
+    def reference_us(
+        self, output_bytes=2, bandwidth=REFERENCE_BANDWIDTH, rate=REFERENCE_RATE, of=formats.DEFAULT
+    ):
         """The larger of the time to move the bytes and the time to do the operations."""
-        return max(self.fp4_bytes(output_bytes) / bandwidth, self.flops / rate)
+        return max(self.bytes(output_bytes, of) / bandwidth, self.flops / rate)
 
     def __str__(self):
         return f"{self.m},{self.n},{self.k}"

@@ -21,6 +21,7 @@ import torch
 
 import check
 import device_code
+import formats
 import gate
 import operands
 import ours
@@ -134,17 +135,41 @@ class Operands(unittest.TestCase):
         self.assertTrue(torch.equal(operands.dequantize(codes, scales, torch.bfloat16).double(), values.double()))
 
     def test_long_rows_are_dequantized_in_parts(self):
-        matrix = operands.Set.random(shapes.Shape(9, 8, 64), operands.TIMED_SCALES, 3, CPU).a
+        matrix = operands.Set.random(shapes.Shape(9, 8, 64), operands.TIMED, 3, CPU).a
         whole = operands.dequantize(matrix.codes, matrix.scales)
         with mock.patch("operands.max", lambda *values: 2, create=True):
             self.assertTrue(torch.equal(operands.dequantize(matrix.codes, matrix.scales), whole))
 
     def test_all_codes_and_scales_occur(self):
-        matrix = operands.Set.random(shapes.Shape(256, 8, 512), operands.TIMED_SCALES, 3, CPU).a
+        matrix = operands.Set.random(shapes.Shape(256, 8, 512), operands.TIMED, 3, CPU).a
         self.assertEqual(matrix.codes.unique().numel(), 256)
         self.assertEqual(matrix.scales.unique().tolist(), list(range(0x28, 0x48)))
         values = torch.tensor([0x28, 0x47], dtype=torch.uint8).view(torch.float8_e4m3fn).float()
         self.assertEqual(values.tolist(), [0.25, 3.75])
+
+    def test_operands_of_every_format_are_exact_in_sixteen_bits(self):
+        for found in formats.FORMATS.values():
+            rotation = operands.Rotation(shapes.Shape(37, 48, 512), CPU, of=found)
+            for draws in [rotation[0], *(made for made, _ in rotation.checks())]:
+                for matrix, kind in [(draws.a, found.a), (draws.b, found.b)]:
+                    self.assertTrue(torch.equal(matrix.f16.to(torch.bfloat16).double(), matrix.f16.double()))
+                    self.assertGreater(matrix.f16.unique().numel(), 5)
+                    stored = matrix.data.numel() * matrix.data.element_size()
+                    scales = matrix.scales.numel() if kind.scales else 0
+                    self.assertEqual(stored + scales, kind.bytes(*matrix.f16.shape))
+            exact, unit = next(rotation.checks())
+            self.assertTrue(check.exact_sums(exact, unit))
+            sums = exact.a.f16.double() @ exact.b.f16.double().t()
+            self.assertTrue(torch.equal((sums / unit).round() * unit, sums))
+
+    def test_the_values_of_mx_codes(self):
+        codes = torch.tensor([[0x38, 0xB0] * 16, [0x57, 0x18] * 16], dtype=torch.uint8)
+        scales = torch.tensor([[128], [125]], dtype=torch.uint8)
+        values = operands.dequantize(codes, scales, kind=formats.MXFP8)
+        self.assertEqual(values[:, :2].tolist(), [[2.0, -1.0], [3.75, 2.0**-6]])
+        fours = torch.tensor([[0x7A] * 16], dtype=torch.uint8)
+        found = operands.dequantize(fours, torch.tensor([[126]], dtype=torch.uint8), kind=formats.MXFP4)
+        self.assertEqual(found[0, :2].tolist(), [-0.5, 3.0])
 
     def test_rotations_outgrow_the_cache(self):
         for size in (10_000, 8_000_000, 10_200_000, 29_000_000, 70_000_000, 600_000_000):
@@ -192,10 +217,10 @@ class Check(unittest.TestCase):
 
     def test_bits(self):
         for shape in [self.shape, shapes.Shape(3, 8, 16384)]:
-            exact = operands.Rotation(shape, CPU).exact()
-            self.assertTrue(check.exact_sums(exact, operands.EXACT_UNIT))
+            exact, unit = next(operands.Rotation(shape, CPU).checks())
+            self.assertTrue(check.exact_sums(exact, unit))
             sums = exact.a.f16.double() @ exact.b.f16.double().t()
-            self.assertTrue(torch.equal((sums / operands.EXACT_UNIT).round() * operands.EXACT_UNIT, sums))
+            self.assertTrue(torch.equal((sums / unit).round() * unit, sums))
             for dtype in (torch.float16, torch.bfloat16, torch.float32):
                 output = (sums * 0.5).float().to(dtype)
                 self.assertTrue(check.bit_equal(exact, output, 0.5))
@@ -229,7 +254,7 @@ class Check(unittest.TestCase):
 class Ours(unittest.TestCase):
     def test_structures_have_the_layout_of_the_interface(self):
         self.assertEqual(ctypes.sizeof(ours.Device), 8)
-        self.assertEqual(ctypes.sizeof(ours.Extents), 72)
+        self.assertEqual(ctypes.sizeof(ours.Extents), 16 * 8 + 8)
         self.assertEqual(ctypes.sizeof(ours.Requirements), 8 + 32 * 8 + 8 * 8)
         self.assertEqual(ctypes.sizeof(ours.Addresses), struct.calcsize("32PI8PI8PI0P"))
         self.assertEqual(ours.Addresses.scalars.offset, 32 * 8 + 8)
@@ -261,17 +286,17 @@ class Ours(unittest.TestCase):
             asked = Path(folder) / "asked"
             program.write_text(f"#!/bin/sh\ncp \"$2\" {seen}\necho \"$*\" > {asked}\necho '{json.dumps(answer)}'\n")
             program.chmod(0o755)
-            built = ours.compile_library(str(program), "sm_90a", "bf16", Path(folder) / "out")
+            built = ours.compile_library(str(program), "sm_90a", formats.DEFAULT, "bf16", Path(folder) / "out")
             self.assertEqual(built, "/k/a.so")
             self.assertIn("tensor<[M, N], bf16>", seen.read_text())
             self.assertRegex(asked.read_text(), "--target sm_90a .*--dump")
             answer["kernels"][0]["error"] = {"code": "no_nvcc", "message": "there is none"}
             program.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\nexit 3\n")
             with self.assertRaisesRegex(device_code.Unavailable, "no_nvcc"):
-                ours.compile_library(str(program), "sm_90a", "f16", Path(folder) / "out")
+                ours.compile_library(str(program), "sm_90a", formats.DEFAULT, "f16", Path(folder) / "out")
             program.write_text("#!/bin/sh\necho '{\"kernels\": []}'\n")
             with self.assertRaisesRegex(device_code.Unavailable, "0 kernels"):
-                ours.compile_library(str(program), "sm_90a", "f16", Path(folder) / "out")
+                ours.compile_library(str(program), "sm_90a", formats.DEFAULT, "f16", Path(folder) / "out")
 
 
 class DeviceCode(unittest.TestCase):
@@ -304,6 +329,7 @@ def chosen(folder, **changes):
         "fourfold": None,
         "target": "sm_90a",
         "nvcc": "/nonexistent",
+        "format": formats.DEFAULT,
         "build": Path(folder),
         "output": "f32",
         "replays": 3,
@@ -362,6 +388,28 @@ class Session(unittest.TestCase):
             self.assertIsNone(row["peers"]["humming"]["median_us"])
         self.assertFalse(gate.failed(gate.judge(result["shapes"]), result["shapes"]))
         json.dumps(result, allow_nan=False)
+
+    def test_runs_of_other_formats(self):
+        for name, found in formats.FORMATS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                result, _ = self.run_one(folder, fault=[f"-D{name.upper()}"], format=found)
+            has_nvfp4 = found.b == formats.NVFP4
+            self.assertEqual("dequantize_cublas" in result["missing"], not has_nvfp4, name)
+            for row in result["shapes"]:
+                m, n, k = row["m"], row["n"], row["k"]
+                self.assertEqual(row["bytes"], found.a.bytes(m, k) + found.b.bytes(n, k) + 4 * m * n)
+                for peer in ["ours", "cublas_f16", "cublas_bf16", *(["dequantize_cublas"] if has_nvfp4 else [])]:
+                    self.assertTrue(row["peers"][peer]["check"]["ok"], (name, peer, row["peers"][peer]))
+                self.assertIs(row["peers"]["ours"]["check"]["bit_equal"], True)
+
+    def test_a_kernel_of_another_format_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result, _ = self.run_one(folder, fault=["-DW4A16"], peers=["ours"])
+            for row in result["shapes"]:
+                self.assertIn("expected one of NVFP4", row["peers"]["ours"]["reason"])
+            result, _ = self.run_one(folder, fault=["-DW4A8"], peers=["ours"], shapes=[shapes.Shape(3, 16, 256)])
+            for row in result["shapes"]:
+                self.assertIn("the scales of A has", row["peers"]["ours"]["reason"])
 
     def test_a_wrong_element_fails_the_run(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -544,7 +592,7 @@ class Report(unittest.TestCase):
         report.html(result)
         for row in result["shapes"]:
             shape = shapes.Shape(row["m"], row["n"], row["k"])
-            self.assertEqual((row["reference_us"], row["bytes"]), (shape.reference_us(), shape.fp4_bytes(2)))
+            self.assertEqual((row["reference_us"], row["bytes"]), (shape.reference_us(), shape.bytes(2)))
 
     def test_a_clock_that_moved_is_shown(self):
         result = example()
@@ -581,7 +629,7 @@ class Timing(unittest.TestCase):
         self.assertEqual(found, {"median_us": 4.0, "min_us": 1.0, "p90_us": 9.0})
 
     def test_fp8_keeps_the_largest(self):
-        values = operands.Set.random(shapes.Shape(16, 8, 64), operands.TIMED_SCALES, 1, CPU).a.f16
+        values = operands.Set.random(shapes.Shape(16, 8, 64), operands.TIMED, 1, CPU).a.f16
         rounded, scale = peers.fp8(values)
         self.assertLess(float((rounded.float() * scale - values.float()).norm() / values.float().norm()), 0.04)
 

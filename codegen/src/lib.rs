@@ -57,7 +57,8 @@ mod targets;
 
 pub use design::Design;
 pub use emulation::{
-    EMULATED_TARGETS, EMULATOR, PtxText, RewriteError, RewriteProblem, emulate, rewrite_ptx,
+    EMULATED_TARGETS, EMULATOR, PtxText, RewriteError, RewriteProblem, emulate, emulated_capabilities,
+    rewrite_ptx,
 };
 pub use epilogue::{
     Epilogue, Operand, Output, OutputKind, Step, StepKind, device_functions, edge_functions, edges_type,
@@ -71,4 +72,4 @@ pub use source::{
 };
 pub use spec::{KernelSpec, ScaledMmaSpec};
 pub use specify::specify;
-pub use targets::{BINARY_FUNCTIONS, TARGETS, Target, UNARY_FUNCTIONS, capabilities, target};
+pub use targets::{BINARY_FUNCTIONS, TARGETS, Target, UNARY_FUNCTIONS, capabilities, format, target};

@@ -23,7 +23,7 @@ pub struct Target {
     pub(crate) shared_memory: u32,
     /// The most CTAs of a cluster that row kernels use; 1 if clusters of this target were not examined.
     pub(crate) cluster_ctas: u32,
-    /// True if kernels have TMA spread FP4 over bytes beside FP8.
+    /// True if kernels have TMA spread FP4 and FP6 over bytes, except FP4 beside FP4.
     spreads_codes: bool,
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,
@@ -82,27 +82,41 @@ pub const UNARY_FUNCTIONS: [UnaryKind; 13] = [
 pub const BINARY_FUNCTIONS: [BinaryKind; 6] =
     [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Div, BinaryKind::Max, BinaryKind::Min];
 
-/// The formats of Blackwell's kernels: FP4 by FP4, and FP8 with MX scales by either.
-const BLACKWELL: &[BlockFormat] = &[
-    BlockFormat::NVFP4,
-    BlockFormat::MXFP4,
-    mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN),
-    mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
-    mx(ElementType::F4E2M1FN, ElementType::F8E4M3FN),
-    mx(ElementType::F4E2M1FN, ElementType::F8E5M2),
-    mx(ElementType::F8E4M3FN, ElementType::F8E4M3FN),
-    mx(ElementType::F8E4M3FN, ElementType::F8E5M2),
-    mx(ElementType::F8E5M2, ElementType::F8E4M3FN),
-    mx(ElementType::F8E5M2, ElementType::F8E5M2),
+/// The formats of Blackwell's kernels: NVFP4, and FP4, FP6 and FP8 with MX scales in any combination.
+const BLACKWELL: [BlockFormat; 1 + MX_ELEMENTS.len() * MX_ELEMENTS.len()] = {
+    let mut formats = [BlockFormat::NVFP4; 1 + MX_ELEMENTS.len() * MX_ELEMENTS.len()];
+    let mut index = 1;
+    while index < formats.len() {
+        let (a, b) = ((index - 1) / MX_ELEMENTS.len(), (index - 1) % MX_ELEMENTS.len());
+        formats[index] = mx(MX_ELEMENTS[a], MX_ELEMENTS[b]);
+        index += 1;
+    }
+    formats
+};
+
+/// The elements that Blackwell multiplies with MX scales.
+const MX_ELEMENTS: [ElementType; 5] = [
+    ElementType::F4E2M1FN,
+    ElementType::F6E2M3FN,
+    ElementType::F6E3M2FN,
+    ElementType::F8E4M3FN,
+    ElementType::F8E5M2,
 ];
 
-/// The formats of Hopper's kernels: FP4 by FP4, 16 bits by FP4, and FP8 with MX scales by FP4 and FP8.
+/// The formats of Hopper's kernels: FP4 by FP4, FP8 with MX scales by either, and 16 bits by FP4 and FP8.
 const HOPPER: &[BlockFormat] = &[
     BlockFormat::NVFP4,
     BlockFormat::MXFP4,
     BlockFormat::NVFP4.weight_only(ElementType::BF16),
     BlockFormat::NVFP4.weight_only(ElementType::F16),
     BlockFormat::MXFP4.weight_only(ElementType::BF16),
+    BlockFormat::MXFP4.weight_only(ElementType::F16),
+    mx(ElementType::BF16, ElementType::F8E4M3FN),
+    mx(ElementType::BF16, ElementType::F8E5M2),
+    mx(ElementType::F16, ElementType::F8E4M3FN),
+    mx(ElementType::F16, ElementType::F8E5M2),
+    mx(ElementType::F4E2M1FN, ElementType::F8E4M3FN),
+    mx(ElementType::F4E2M1FN, ElementType::F8E5M2),
     mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN),
     mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
     mx(ElementType::F8E4M3FN, ElementType::F8E4M3FN),
@@ -128,7 +142,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_100a",
         hardware: "B200, GB200: block-scaled tensor cores (tcgen05)",
-        formats: BLACKWELL,
+        formats: &BLACKWELL,
         grid: SM100_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
@@ -138,7 +152,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_103a",
         hardware: "B300, GB300: block-scaled tensor cores (tcgen05)",
-        formats: BLACKWELL,
+        formats: &BLACKWELL,
         grid: SM100_GRID,
         shared_memory: 232_448,
         cluster_ctas: 8,
@@ -148,7 +162,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_120a",
         hardware: "RTX 50, RTX PRO Blackwell: block-scaled tensor cores (mma.sync)",
-        formats: BLACKWELL,
+        formats: &BLACKWELL,
         grid: SM120_GRID,
         shared_memory: 101_376,
         cluster_ctas: 1,
@@ -158,7 +172,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_121a",
         hardware: "DGX Spark: block-scaled tensor cores (mma.sync)",
-        formats: BLACKWELL,
+        formats: &BLACKWELL,
         grid: SM120_GRID,
         shared_memory: 101_376,
         cluster_ctas: 1,
@@ -194,6 +208,11 @@ pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
+/// Finds a format with kernels for any target by its name, such as `bf16 x nvfp4`.
+pub fn format(name: &str) -> Option<BlockFormat> {
+    formats().into_iter().find(|format| format.to_string() == name)
+}
+
 /// The formats with kernels for any target, each once.
 pub(crate) fn formats() -> Vec<BlockFormat> {
     let mut formats: Vec<BlockFormat> = Vec::new();
@@ -211,6 +230,7 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
     Some(Capabilities {
         target: target.name.to_owned(),
         formats: target.formats.iter().map(|format| format_capability(*format, target)).collect(),
+        not_emulated: Vec::new(),
         block_quantize: (!target.formats.is_empty())
             .then(|| block_quantize_capability(target.quantizes_apart)),
         device: match target.formats {
@@ -238,7 +258,7 @@ struct OperandRules {
 impl OperandRules {
     fn of(format: BlockFormat, target: &Target) -> OperandRules {
         let bits = [format.a, format.b].map(|element| element.storage_bits() as u32);
-        if target.spreads_codes && bits[0] != bits[1] {
+        if target.spreads_codes && !matches!(bits, [4, 4] | [8, 8]) {
             // cuTensorMapEncodeTiled requires both of the types that are spread, which are those of fewer than 8 bits.
             return OperandRules {
                 k_multiple: 128,
@@ -349,6 +369,8 @@ fn operand_capability(shape: OperandShape, matrices: &[OutputCapability]) -> Ope
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::cutlass::{CutlassVersion, defaults};
     use crate::{hopper, select};
@@ -402,22 +424,31 @@ mod tests {
 
     /// The alignments of operands are those that CUTLASS's rules require, in elements.
     #[test]
-    fn blackwell_takes_fp8_and_fp4_in_any_combination_with_the_alignments_of_the_rules() {
+    fn blackwell_takes_mx_elements_in_any_combination_with_the_alignments_of_the_rules() {
         for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
             let capabilities = capabilities(name).expect(name);
-            assert_eq!(capabilities.formats.len(), 10);
+            let formats: BTreeSet<String> =
+                capabilities.formats.iter().map(|rules| rules.format.to_string()).collect();
+            assert_eq!(formats.len(), 26, "{formats:?}");
+            for format in ["nvfp4", "mxfp4", "mxfp6", "mxfp4 x mxfp6_e3m2", "mxfp6_e3m2 x mxfp8_e5m2"] {
+                assert!(formats.contains(format), "{format} of {formats:?}");
+            }
             for rules in &capabilities.formats {
                 let format = rules.format;
                 let operands = defaults::operands(format).expect("the format has defaults");
                 let bits = operands.map(|operand| operand.format.bits());
                 let (k, bytes) = match bits {
                     [4, 4] | [8, 8] => (32, [16, 16]),
-                    [8, 4] => (128, [16, 32]),
-                    _ => (128, [32, 16]),
+                    [8, _] => (128, [16, 32]),
+                    [_, 8] => (128, [32, 16]),
+                    _ => (128, [32, 32]),
                 };
                 assert_eq!((rules.k_multiple, rules.operand_alignment), (k, bytes), "{name} {format}");
-                for operand in operands {
+                for (operand, bytes) in operands.into_iter().zip(bytes) {
                     assert!(k.is_multiple_of(u64::from(operand.alignment)), "{name} {format}");
+                    // Every row begins at an aligned address, too.
+                    let row = k * u64::from(operand.format.bits()) / 8;
+                    assert!(row.is_multiple_of(u64::from(bytes)), "{name} {format}");
                 }
             }
         }
@@ -427,19 +458,19 @@ mod tests {
     }
 
     #[test]
-    fn hopper_takes_16_bits_beside_fp4_and_fp8_beside_fp4_and_fp8() {
+    fn hopper_takes_fp4_fp8_and_16_bits_beside_fp4_and_fp8() {
         let hopper = capabilities("sm_90a").expect("a target");
         let fp8 = [ElementType::F8E4M3FN, ElementType::F8E5M2];
-        assert_eq!(hopper.formats.len(), 11);
-        for (a, b) in fp8.into_iter().flat_map(|a| [ElementType::F4E2M1FN, fp8[0], fp8[1]].map(|b| (a, b))) {
+        assert_eq!(hopper.formats.len(), 18);
+        let fp4 = ElementType::F4E2M1FN;
+        let of_a = |a| [fp4, fp8[0], fp8[1]].map(|b| (a, b));
+        let all = [fp4, fp8[0], fp8[1], ElementType::BF16, ElementType::F16];
+        for (a, b) in all.into_iter().flat_map(of_a) {
             let rules = hopper.format(BlockFormat { a, b, ..BlockFormat::MXFP4 }).expect("a format");
             assert_eq!((rules.k_multiple, rules.pointer_alignment), (32, 16));
         }
-        let takes = |format: BlockFormat, a| hopper.format(format.weight_only(a)).is_some();
-        let [bf16, f16] = [ElementType::BF16, ElementType::F16];
-        assert!(takes(BlockFormat::NVFP4, bf16) && takes(BlockFormat::NVFP4, f16));
-        // fp16 does not hold the scales of MX.
-        assert!(takes(BlockFormat::MXFP4, bf16) && !takes(BlockFormat::MXFP4, f16));
+        let nvfp4 = |a| hopper.format(BlockFormat::NVFP4.weight_only(a)).is_some();
+        assert!(nvfp4(ElementType::BF16) && nvfp4(ElementType::F16));
     }
 
     #[test]

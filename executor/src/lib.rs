@@ -40,8 +40,8 @@
 //! }
 //! ";
 //! let (program, _) = load(text).expect("a valid program");
-//! let capabilities = Capabilities { target: "cpu".into(), formats: Vec::new(), block_quantize: None,
-//!     device: Default::default() };
+//! let capabilities = Capabilities { target: "cpu".into(), formats: Vec::new(), not_emulated: Vec::new(),
+//!     block_quantize: None, device: Default::default() };
 //! let partition = partition(&program, &capabilities);
 //! let tensors = HashMap::from([("x".to_owned(), Tensor::from_f32(vec![4], &[-1.0, 0.0, 1.0, 2.0])?)]);
 //! let run = run(&program, &partition, &bind(&program, &tensors)?, &RunOptions::default(), None)?;
@@ -93,7 +93,7 @@ mod transient;
 
 pub use build::{
     Artifact, BuildError, BuildInput, BuildOptions, BuildTools, BuiltWith, DumpedKernel, FLAGS, Phase,
-    Resources, ToolCause, ToolEnvironment, Translation, build, ptx_flags, semantic_flags,
+    Resources, ToolCause, ToolEnvironment, Translation, build, host_flags, ptx_flags, semantic_flags,
 };
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;

@@ -142,6 +142,7 @@ fn on_fallback(program: &Program, bound: &Bound<'_>) -> Result<Tensor> {
     let capabilities = Capabilities {
         target: "cpu".into(),
         formats: Vec::new(),
+        not_emulated: Vec::new(),
         block_quantize: None,
         device: Default::default(),
     };

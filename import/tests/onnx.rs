@@ -120,6 +120,7 @@ impl Read {
         let capabilities = Capabilities {
             target: "cpu".into(),
             formats: Vec::new(),
+            not_emulated: Vec::new(),
             block_quantize: None,
             device: Default::default(),
         };

@@ -133,6 +133,7 @@ fn outputs(imported: &ImportedProgram, path: &Path, x: &[f64]) -> Result<[Vec<f6
     let capabilities = Capabilities {
         target: "cpu".into(),
         formats: Vec::new(),
+        not_emulated: Vec::new(),
         block_quantize: None,
         device: Default::default(),
     };

@@ -11,6 +11,8 @@ pub struct Capabilities {
     pub target: String,
     /// One entry per operand format that the target's kernels support; empty for `cpu`.
     pub formats: Vec<FormatCapability>,
+    /// The formats that the target's kernels support, but not their emulation; empty unless kernels are emulated.
+    pub not_emulated: Vec<BlockFormat>,
     /// The rules for a standalone `block_quantize` kernel; `None` if the target has none.
     pub block_quantize: Option<BlockQuantizeCapability>,
     /// The other segments of the device tier. `DeviceCapability::default()` has none.

@@ -77,6 +77,21 @@ pub enum OpKind {
         /// The axis of x.
         axis: u32,
     },
+    /// The k greatest elements along the last axis, in descending order, and their indices (`i32`). NaN is greater than
+    /// any number, and of equal elements the first comes first.
+    TopK {
+        /// The number of elements.
+        k: u32,
+    },
+    /// Sorts the elements of ids (`i32`) by group, those of a group by position. Results, all `i32`: the positions in
+    /// row-major order, the rows of the positions (all axes but the last), and the end of each group.
+    GroupRows {
+        /// The number of groups; ids are below.
+        groups: u32,
+    },
+    /// Adds rows of x to rows of the result. Operands: x, indices (`i32`) of rows of the result. Sums are f32, in ascending
+    /// order of the rows of x. A row without addends is 0.
+    ScatterAdd,
     /// Adds elements of one value before and after some axes.
     Pad {
         /// At most one amount per axis, by ascending axis.
@@ -411,7 +426,7 @@ pub enum AttributeError {
 impl OpKind {
     /// The mnemonics of all ops.
     pub fn mnemonics() -> impl Iterator<Item = &'static str> {
-        const OTHERS: [&str; 21] = [
+        const OTHERS: [&str; 24] = [
             "scaled_mma",
             "mma",
             "swizzle_scales",
@@ -428,6 +443,9 @@ impl OpKind {
             "slice",
             "concat",
             "gather",
+            "top_k",
+            "group_rows",
+            "scatter_add",
             "pad",
             "reduce",
             "softmax",
@@ -467,6 +485,9 @@ impl OpKind {
             OpKind::Slice { .. } => "slice",
             OpKind::Concat { .. } => "concat",
             OpKind::Gather { .. } => "gather",
+            OpKind::TopK { .. } => "top_k",
+            OpKind::GroupRows { .. } => "group_rows",
+            OpKind::ScatterAdd => "scatter_add",
             OpKind::Pad { .. } => "pad",
             OpKind::Reduce { .. } => "reduce",
             OpKind::Softmax { .. } => "softmax",
@@ -498,6 +519,8 @@ impl OpKind {
             OpKind::Transpose { permutation } => vec![("permutation", list(permutation))],
             OpKind::Slice { ranges } => slice_attributes(ranges),
             OpKind::Concat { axis } | OpKind::Gather { axis } => vec![("axis", whole(*axis))],
+            OpKind::TopK { k } => vec![("k", whole(*k))],
+            OpKind::GroupRows { groups } => vec![("groups", whole(*groups))],
             OpKind::Pad { amounts, value } => pad_attributes(amounts, *value),
             OpKind::Reduce { kind, axes, keep_dims } => {
                 let mut attributes = vec![("axes", list(axes))];
@@ -522,6 +545,7 @@ impl OpKind {
             | OpKind::Bitwise(_)
             | OpKind::Select
             | OpKind::Reshape
+            | OpKind::ScatterAdd
             | OpKind::Broadcast => Vec::new(),
         }
     }
@@ -584,6 +608,9 @@ impl OpKind {
             "slice" => OpKind::Slice { ranges: reader.ranges()? },
             "concat" => OpKind::Concat { axis: reader.whole("axis")? },
             "gather" => OpKind::Gather { axis: reader.whole("axis")? },
+            "top_k" => OpKind::TopK { k: reader.whole("k")? },
+            "group_rows" => OpKind::GroupRows { groups: reader.whole("groups")? },
+            "scatter_add" => OpKind::ScatterAdd,
             "pad" => OpKind::Pad { amounts: reader.amounts()?, value: reader.number("value")? },
             "reduce" => OpKind::Reduce {
                 kind: reader.word("kind", "sum, max, min, mean or amax", ReduceKind::from_name)?,

@@ -62,6 +62,12 @@ define_codes! {
     /// The target has no kernel for this format.
     TargetLacksFormat = "target_lacks_format",
         "choose another target, or quantize to a format that this one supports";
+    /// The target has kernels for this format, but they cannot be emulated.
+    FormatNotEmulated = "format_not_emulated",
+        "run without emulation, on a GPU of the target, or quantize to a format that emulation supports";
+    /// A has 16 bits, and every kernel of the target takes a block-scaled A.
+    WeightOnly = "weight_only",
+        "quantize A with block_quantize: to MXFP8 for MX weights (W4A8), to NVFP4 for NVFP4 weights (W4A4)";
     /// The kernel cannot compute or write this element type, or read it as C.
     OutputDtype = "output_dtype",
         "give C and the result of the scaled_mma or of the last convert an element type that the message names";

@@ -2,7 +2,8 @@
 //! checked elsewhere.
 
 use fourfold_ir::{
-    Capabilities, Dim, FormatCapability, Matmul, Module, Op, Program, ScaleLayout, ScaledMmaOperands, Value,
+    BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Matmul, Module, Op, Program, ScaleLayout,
+    ScaledMmaOperands, Value,
 };
 
 use crate::geometry::{
@@ -54,6 +55,22 @@ pub(crate) fn accept<'a>(
         return reject(ReasonCode::ScaleDtype, what);
     }
     let Some(capability) = capabilities.format(format) else {
+        if capabilities.not_emulated.contains(&format) {
+            let what = format!(
+                "the operands are {format}, which {target} has kernels for, but these are not emulated; expected a GPU \
+                 of {target}, or another format"
+            );
+            return reject(ReasonCode::FormatNotEmulated, what);
+        }
+        if let Some(quantized) = quantized(capabilities, format) {
+            let [bits_a, bits_b] = [quantized.a, quantized.b].map(ElementType::storage_bits);
+            let what = format!(
+                "A is {}, and the kernels of {target} take a block-scaled A; expected a quantized A: {quantized} \
+                 (W{bits_b}A{bits_a})",
+                format.a
+            );
+            return reject(ReasonCode::WeightOnly, what);
+        }
         let known: Vec<_> = capabilities.formats.iter().map(|known| known.format.to_string()).collect();
         let known = if known.is_empty() { "no formats".to_owned() } else { known.join(", ") };
         let what = format!("the operands are {format}; expected a format of {target}, which has {known}");
@@ -74,6 +91,17 @@ pub(crate) fn accept<'a>(
         Some((code, what)) => reject(code, what),
         None => Ok(root),
     }
+}
+
+/// The format with which a target multiplies the weights of a weight-only one, if it takes no A of 16 bits at all: with
+/// the A that keeps most bits.
+fn quantized(capabilities: &Capabilities, format: BlockFormat) -> Option<BlockFormat> {
+    if !format.is_weight_only() || capabilities.formats.iter().any(|rules| rules.format.is_weight_only()) {
+        return None;
+    }
+    let a = if format.scale == ElementType::F8E8M0FNU { ElementType::F8E4M3FN } else { format.b };
+    let quantized = BlockFormat { a, ..format };
+    capabilities.format(quantized).map(|_| quantized)
 }
 
 type Refusal = Option<(ReasonCode, String)>;

@@ -9,7 +9,7 @@ use fourfold::ir::sample::{Recipe, Rule};
 use fourfold::ir::{
     BinaryKind, BitwiseKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, PadAmount, Predicate,
     ReduceKind, ScaleLayout, ScaleRounding, ScaledMmaOptions, Shape, SliceRange, TensorType, UnaryKind,
-    Value,
+    Value, dim_product,
 };
 
 use crate::random::Random;
@@ -100,6 +100,17 @@ impl Generator {
         self.builder.op(kind, operands, &[("", ty)])[0]
     }
 
+    fn ops<const N: usize>(
+        &mut self,
+        kind: OpKind,
+        operands: &[Value],
+        types: [TensorType; N],
+    ) -> [Value; N] {
+        self.used.extend(operands);
+        let results = types.map(|ty| ("", ty));
+        self.builder.op(kind, operands, &results).try_into().expect("one value per result")
+    }
+
     fn unary(&mut self, value: Value) -> Value {
         let any = self.extended && self.random.percent(10);
         let kind = self.random.pick(if any { UnaryKind::ALL } else { &UNARY_FUNCTIONS });
@@ -165,7 +176,8 @@ impl Generator {
         if !self.extended || self.random.percent(60) {
             return;
         }
-        let value = match self.random.below(5) {
+        let value = match self.random.below(6) {
+            5 => self.routed(m),
             4 => self.bits(m),
             0 => self.slice(m),
             1 => self.concat(m),
@@ -774,6 +786,31 @@ impl Generator {
         let taken = self.builder.ty(indices).shape.clone();
         let shape = [&ty.shape[..axis], &taken, &ty.shape[axis + 1..]].concat();
         self.op(OpKind::Gather { axis: axis as u32 }, &[value, indices], TensorType::new(shape, ty.element))
+    }
+
+    /// Routes the greatest elements of rows to groups, and adds them up in another order.
+    fn routed(&mut self, m: &Dim) -> Value {
+        let Some((value, ty)) = self.pick_small(m) else { return self.constant() };
+        let [leading @ .., last] = &ty.shape[..] else { return self.slice(m) };
+        let fits = !leading.is_empty() && ty.element.is_arithmetic();
+        let (true, Some(extent @ 1..), Some(rows)) = (fits, last.as_fixed(), dim_product(leading)) else {
+            return self.slice(m);
+        };
+        let k = 1 + self.random.below(extent.min(4) as usize) as u64;
+        let taken = [leading, &[Dim::fixed(k)]].concat();
+        let types = [TensorType::new(taken.clone(), ty.element), TensorType::new(taken, ElementType::I32)];
+        let [best, ids] = self.ops(OpKind::TopK { k: k as u32 }, &[value], types);
+        let Some(count) = rows.times(&Dim::fixed(k)) else { return best };
+        let indices = TensorType::new(vec![count.clone()], ElementType::I32);
+        let ends = TensorType::new(vec![Dim::fixed(extent)], ElementType::I32);
+        let types = [indices.clone(), indices, ends];
+        let [positions, sources, ends] = self.ops(OpKind::GroupRows { groups: extent as u32 }, &[ids], types);
+        self.ends.push(ends);
+        let of_values = TensorType::new(vec![count], ty.element);
+        let flat = self.op(OpKind::Reshape, &[best], of_values.clone());
+        let sorted = self.op(OpKind::Gather { axis: 0 }, &[flat, positions], of_values);
+        let element = self.random.pick(&ARITHMETIC);
+        self.op(OpKind::ScatterAdd, &[sorted, sources], TensorType::new(vec![rows], element))
     }
 
     /// Returns integers below `extent`: arithmetic on sampled integers, or on converted floats.

@@ -1,7 +1,8 @@
 //! The common part of the tests: the root of the repository, seeded randomness, a generator of valid programs,
-//! and the checks of a built kernel.
+//! and the checks of a built kernel and of its answers.
 #![forbid(unsafe_code)]
 
+pub mod answers;
 pub mod built;
 pub mod check;
 pub mod dags;

@@ -7,9 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use fourfold::codegen::ScaledMmaSpec;
-use fourfold_tests::built::{
-    build, check_acceptance, check_resources, check_scale_places, describe, planned, turn,
-};
+use fourfold_tests::answers::{check_acceptance, check_scale_places};
+use fourfold_tests::built::{build, check_resources, describe, loaded, planned, scaled_mma, turn};
 use fourfold_tests::dags::{DAG_TARGETS, kernels};
 use fourfold_tests::structure::structure;
 use libtest_mimic::{Arguments, Trial};
@@ -69,7 +68,7 @@ fn builds(spec: ScaledMmaSpec) {
     for built in &built {
         println!("{}", describe(built));
         check_resources(built);
-        check_acceptance(built);
-        check_scale_places(built);
+        check_acceptance(scaled_mma(built), &loaded(built));
+        check_scale_places(scaled_mma(built), &loaded(built));
     }
 }

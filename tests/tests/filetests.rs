@@ -103,6 +103,10 @@ fn outcome(file: &Path, program: &str) -> Result<String> {
                 check_printing(program)?;
                 out.push_str(&partition(&explain(file, &options(target))?));
             }
+            ["partition", target, "emulated"] => {
+                let report = explain(file, &options(target).emulate(true))?;
+                out.push_str(&partition(&report).replacen(target, &format!("{target} emulated"), 1));
+            }
             ["normalize"] => {
                 check_printing(program)?;
                 out.push_str(&normalized(&load(file)?));

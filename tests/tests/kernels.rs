@@ -1,32 +1,38 @@
 //! Builds kernels for every target without a GPU and checks their instructions, their resources, and whether
 //! their own answers agree with the promises of the plan.
 //!
-//! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and one kernel with an FP8 operand
-//! for each family of Blackwell, rotating through configurations and epilogues. `--features full` builds every default
+//! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and one kernel with an operand of
+//! FP6 or FP8 for each family of Blackwell, rotating through configurations and epilogues. `--features full` builds every default
 //! configuration of every format and every activation. `dags.rs` builds epilogues of other forms.
+//!
+//! `kernels/host.rs` compiles only the host code, for every format with an FP6 or FP8 operand.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fourfold::codegen::Extents;
 use fourfold::codegen::cutlass::{CutlassVersion, defaults};
 use fourfold::codegen::{
     Design, Epilogue, Operand as EpilogueOperand, Output, OutputKind, ScaledMmaSpec, Step, StepKind,
-    UNARY_FUNCTIONS, capabilities, emulate, hopper, select, target,
+    UNARY_FUNCTIONS, capabilities, emulate, emulated_capabilities, hopper, select, target,
 };
-use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape};
+use fourfold::ir::{BinaryKind, BlockFormat, Capabilities, ElementType, OperandShape};
 use fourfold::kernels::{BuiltKernel, PlannedKernel, build_input};
 use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
 use fourfold_executor::{BuildOptions, ptx_flags};
+use fourfold_tests::answers::{check_acceptance, check_grid, check_scale_places};
 use fourfold_tests::built::{
-    artifact, build, check_acceptance, check_grid, check_resources, check_scale_places, check_tensor_memory,
-    cutlass, describe, format, planned, scaled_mma, toolchain, turn,
+    artifact, build, check_resources, check_tensor_memory, cutlass, describe, format, loaded, planned,
+    scaled_mma, toolchain, turn,
 };
+
+#[path = "kernels/host.rs"]
+mod host;
 
 /// The targets; those of a family are adjacent.
 const TARGETS: [&str; 5] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"];
@@ -122,14 +128,23 @@ fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Desi
     }
 }
 
-/// Returns the formats of a target of Blackwell that have an FP8 operand.
+/// Returns the formats of a target of Blackwell that have an operand of FP6 or FP8.
 fn formats_of_bytes(name: &str) -> Vec<BlockFormat> {
-    let formats = capabilities(name).expect("a known target").formats.into_iter().map(|rules| rules.format);
+    of_bytes(capabilities(name))
+}
+
+/// Returns those of them that can be emulated.
+fn emulated_formats_of_bytes(name: &str) -> Vec<BlockFormat> {
+    of_bytes(emulated_capabilities(name))
+}
+
+fn of_bytes(capabilities: Option<Capabilities>) -> Vec<BlockFormat> {
+    let formats = capabilities.expect("a known target").formats.into_iter().map(|rules| rules.format);
     formats.filter(|format| ![format.a, format.b].iter().all(|it| *it == ElementType::F4E2M1FN)).collect()
 }
 
 /// The formats of sm_90a other than FP4 by FP4.
-const HOPPER_FORMATS: [BlockFormat; 7] = [
+const HOPPER_FORMATS: [BlockFormat; 11] = [
     BlockFormat::NVFP4.weight_only(ElementType::BF16),
     BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
     BlockFormat { a: ElementType::F8E4M3FN, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
@@ -137,6 +152,10 @@ const HOPPER_FORMATS: [BlockFormat; 7] = [
     BlockFormat { a: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
     BlockFormat { a: ElementType::F8E5M2, b: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
     BlockFormat::NVFP4.weight_only(ElementType::F16),
+    BlockFormat { b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+    BlockFormat { a: ElementType::BF16, b: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
+    BlockFormat::MXFP4.weight_only(ElementType::F16),
+    BlockFormat { a: ElementType::F16, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
 ];
 
 fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
@@ -179,13 +198,16 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
         let usual = (turn() / 4 + index).is_multiple_of(2);
         spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
     }));
+    // Another format each day. Once all had their turn, they come with another tile, and then for another target.
     specs.extend(families[..2].iter().enumerate().map(|(index, targets)| {
-        let name = targets[turn() % targets.len()];
-        let formats = formats_of_bytes(name);
-        let configurations = of(name, formats[(turn() / 2 + 3 * index) % formats.len()]);
-        let choice = &configurations[turn() / 2 % configurations.len()];
-        let usual = (turn() + index).is_multiple_of(2);
-        spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
+        let formats = formats_of_bytes(targets[0]);
+        let number = turn() + index * formats.len() / 2;
+        let (format, round) = (formats[number % formats.len()], number / formats.len());
+        let tiles = of(targets[0], format).len();
+        let name = targets[round / tiles % targets.len()];
+        let choice = &of(name, format)[round % tiles];
+        let usual = (number + round).is_multiple_of(2);
+        spec(name, choice, if usual { usual_epilogue() } else { epilogue(number) })
     }));
 
     // One of the other formats of Hopper, with all tiles.
@@ -193,6 +215,9 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
     specs.push(spec(hopper::TARGET, &of(hopper::TARGET, format)[0], usual_epilogue()));
     specs
 }
+
+/// Held by tests that compile beside each other on two threads: more compilers exceed the machine's memory.
+static COMPILERS: Mutex<()> = Mutex::new(());
 
 struct Builds {
     good: Vec<BuiltKernel>,
@@ -215,7 +240,7 @@ fn builds() -> &'static Builds {
         crossed.source.architecture = "100a";
         crossed.source.text.push_str("// for another architecture\n");
         kernels.push(crossed);
-        let bytes = formats_of_bytes("sm_120a");
+        let bytes = emulated_formats_of_bytes("sm_120a");
         let format =
             if turn().is_multiple_of(2) { BlockFormat::NVFP4 } else { bytes[turn() / 2 % bytes.len()] };
         let configurations = sm120(format);
@@ -303,12 +328,13 @@ fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
 /// Operands of `wgmma` are read from shared memory, whose stage is then released for the next load. Between the
 /// read and the release there must be a wait for the read: a multiplication that uses the result. The compiler
 /// preserves only the order in which reads are issued. Every lane releases B; a single lane releases A, which only
-/// `wgmma` reads. Beside a 16-bit A, a stage of B is read and multiplied word by word before it is released.
+/// `wgmma` reads. Beside a 16-bit A that is loaded as it is, a stage of B is read and multiplied word by word before it is released.
 #[test]
 fn where_b_was_read_from_is_given_back_when_wgmma_has_them() {
     let mut seen = 0;
     for built in of_hopper() {
-        let (text, by_words) = (disassembled(built), format(scaled_mma(built)).is_weight_only());
+        let (text, format) = (disassembled(built), format(scaled_mma(built)));
+        let by_words = format.is_weight_only() && !hopper::has_two_terms(format);
         for (name, function) in functions(&text).filter(|(_, function)| function.contains("HGMMA")) {
             // The first read without a multiplication, and true if a multiplied stage is not released yet.
             let (mut read, mut is_owed): (Option<&str>, bool) = (None, false);
@@ -420,6 +446,8 @@ fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
 fn element_of_mma(element: ElementType) -> &'static str {
     match element {
         ElementType::F4E2M1FN => "E2M1",
+        ElementType::F6E2M3FN => "E2M3",
+        ElementType::F6E3M2FN => "E3M2",
         ElementType::F8E4M3FN => "E4M3",
         ElementType::F8E5M2 => "E5M2",
         other => panic!("no operand is of {other}"),
@@ -530,9 +558,9 @@ fn assemble(kernel: &PlannedKernel, folder: &Path) -> Result<(), String> {
 /// FP8 operand take turns.
 #[test]
 fn every_default_kernel_with_tensor_memory_is_rewritten_for_hopper() {
-    // Two compilers at a time are enough for the machine's memory.
     let _ = builds();
-    let bytes = formats_of_bytes("sm_100a");
+    let _alone = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = emulated_formats_of_bytes("sm_100a");
     let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4, bytes[turn() / 3 % bytes.len()]];
     let of = |name| formats.map(|format| designs(name, format, cutlass())).concat();
     let kernels: Vec<PlannedKernel> = ["sm_100a", "sm_103a"]
@@ -575,12 +603,12 @@ fn a_map_of_fragments_that_is_not_the_library_s_does_not_compile() {
 
 #[test]
 fn kernels_accept_exactly_what_the_plan_promises() {
-    builds().good.iter().for_each(check_acceptance);
+    builds().good.iter().for_each(|built| check_acceptance(scaled_mma(built), &loaded(built)));
 }
 
 #[test]
 fn a_grid_that_no_launch_takes_is_refused_and_one_at_the_limit_is_not() {
-    builds().good.iter().for_each(check_grid);
+    builds().good.iter().for_each(|built| check_grid(scaled_mma(built), &loaded(built)));
 }
 
 #[test]
@@ -597,5 +625,5 @@ fn scales_lie_in_tensor_memory_where_the_rule_says() {
 
 #[test]
 fn scales_lie_where_the_kernel_library_says() {
-    builds().good.iter().for_each(check_scale_places);
+    builds().good.iter().for_each(|built| check_scale_places(scaled_mma(built), &loaded(built)));
 }

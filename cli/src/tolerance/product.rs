@@ -23,7 +23,11 @@ impl KernelRun<'_> {
             None => 1.0,
         };
         let k = *self.run.operand(self.plan.a)?.dims().last().unwrap_or(&0) as f64;
-        let unit = k * 2f64.powi(-24);
+        // Kernels of sm_90a multiply an f16 A beside MX scales in two terms.
+        let format = self.plan.format;
+        let terms =
+            if format.a == ElementType::F16 && format.scale == ElementType::F8E8M0FNU { 2.0 } else { 1.0 };
+        let unit = terms * k * 2f64.powi(-24);
         // The fallback sums in f32 as well, so both sides may err.
         let orders = if self.run.interpret { 1.0 } else { 2.0 };
         let gamma = orders * unit / (1.0 - unit);

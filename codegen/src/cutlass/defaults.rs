@@ -35,7 +35,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// NVFP4, or FP4 and FP8 with MX scales in any combination.
+    /// NVFP4, or FP4, FP6 and FP8 with MX scales in any combination.
     fn of(format: BlockFormat) -> Option<Pair> {
         if format == BlockFormat::NVFP4 {
             return Some(Pair { a: Format::Nvfp4, b: Format::Nvfp4 });

@@ -44,6 +44,8 @@ impl Format {
             ElementType::F4E2M1FN => Some(Format::Mxfp4),
             ElementType::F8E4M3FN => Some(Format::Mxfp8(Fp8::E4m3)),
             ElementType::F8E5M2 => Some(Format::Mxfp8(Fp8::E5m2)),
+            ElementType::F6E2M3FN => Some(Format::Mxfp6(Fp6::E2m3)),
+            ElementType::F6E3M2FN => Some(Format::Mxfp6(Fp6::E3m2)),
             _ => None,
         }
     }

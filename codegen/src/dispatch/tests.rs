@@ -88,7 +88,7 @@ fn what_is_wrong_in_a_text_is_said_with_its_place() {
         ("sm_100a\"", "sm_1\"", "table 1: `sm_1` is not a target with kernels; those are sm_100a, sm_103a"),
         ("sm_100a\"", "sm_100a\", \"sm_120a\"", "table 1: `targets` belong to different families"),
         ("[\"sm_100a\"]", "[]", "table 1: `targets` is empty"),
-        ("nvfp4", "mxfp6", "table 1: `mxfp6` is not a format with kernels; those are nvfp4, mxfp4, "),
+        ("nvfp4", "mxfp5", "table 1: `mxfp5` is not a format with kernels; those are nvfp4, mxfp4, "),
         ("[\"nvfp4\"]", "[]", "table 1: `formats` is empty"),
         (
             "max = 128",

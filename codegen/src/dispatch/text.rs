@@ -208,9 +208,8 @@ fn kind(targets: &[String], at: &At) -> Result<Kind, TableError> {
 }
 
 fn format(name: &str, at: &At) -> Result<BlockFormat, TableError> {
-    let known = targets::formats();
-    known.iter().copied().find(|format| format.to_string() == name).ok_or_else(|| {
-        let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+    targets::format(name).ok_or_else(|| {
+        let known: Vec<String> = targets::formats().iter().map(ToString::to_string).collect();
         at.wrong(format_args!("`{name}` is not a format with kernels; those are {}", known.join(", ")))
     })
 }

@@ -8,9 +8,12 @@ mod ptx;
 
 use std::sync::LazyLock;
 
+use fourfold_ir::Capabilities;
+
 use crate::block_quantize;
 use crate::cutlass::HEAD;
 use crate::source::{KernelKind, KernelSource, Translation};
+use crate::targets::capabilities;
 
 pub use ptx::{PtxText, RewriteError, RewriteProblem, rewrite as rewrite_ptx};
 
@@ -77,6 +80,18 @@ const TRANSLATION: u32 = 2;
 
 /// A kernel without an MMA only needs to know that it is emulated: it then converts to e2m1 in software.
 const WITHOUT_PRODUCT: &str = "#define FOURFOLD_EMULATED 1\n";
+
+/// The capabilities of a target whose kernels are emulated, for planning: those of the target without the formats that
+/// emulation lacks, which have an operand of FP6. `None` for a target without emulation.
+pub fn emulated_capabilities(target: &str) -> Option<Capabilities> {
+    let mut capabilities = capabilities(target).filter(|_| EMULATED_TARGETS.contains(&target))?;
+    let formats = std::mem::take(&mut capabilities.formats);
+    let (lacking, has): (Vec<_>, Vec<_>) =
+        formats.into_iter().partition(|rules| rules.format.a.is_fp6() || rules.format.b.is_fp6());
+    capabilities.formats = has;
+    capabilities.not_emulated = lacking.into_iter().map(|rules| rules.format).collect();
+    Some(capabilities)
+}
 
 /// Returns the same kernel for a Hopper GPU: the text is unchanged, and a prelude precedes it. `None` for a kernel of
 /// another target.

@@ -65,13 +65,14 @@ impl Tile {
 
     /// Returns whether a separate kernel may keep A in registers, with a chunk of K per warp. B is FP4.
     pub fn may_keep_a_in_registers(self, format: BlockFormat) -> bool {
-        self.m == SMALL_M && format.b == ElementType::F4E2M1FN
+        self.m == SMALL_M && format.b == ElementType::F4E2M1FN && !has_two_terms(format)
     }
 
     /// Returns whether the tile supports a format. The e4m3 tiles need scales that fp32 multiplies exactly. With
-    /// stages of an 8-bit B, a tile of 256 rows exceeds shared memory.
+    /// stages of an 8-bit B, a tile of 256 rows exceeds shared memory. Its warps that decode A have too few registers for
+    /// two terms.
     pub fn takes(self, format: BlockFormat) -> bool {
-        let has_room = self.m <= 128 || format.b == ElementType::F4E2M1FN;
+        let has_room = self.m <= 128 || (format.b == ElementType::F4E2M1FN && !has_two_terms(format));
         takes(format) && has_room && (!self.uses_e4m3() || format == BlockFormat::NVFP4)
     }
 
@@ -87,8 +88,14 @@ impl Tile {
     }
 
     /// The largest K of a small-M tile: a cluster of eight CTAs keeps all of A in shared memory.
-    pub const fn max_k(self) -> u32 {
-        if self.uses_e4m3() { 8 * 16384 } else { 8 * 4096 }
+    pub fn max_k(self, format: BlockFormat) -> u32 {
+        if self.uses_e4m3() {
+            8 * 16384
+        } else if has_two_terms(format) {
+            8 * 2048
+        } else {
+            8 * 4096
+        }
     }
 
     /// The maximum register spills, in bytes, with a plain linear combination and a row, with nvcc 13.1.115. Tiles
@@ -96,11 +103,8 @@ impl Tile {
     /// where they compute a sum again that is not finite (`exact_sum.cuh`), which finite data does not reach.
     pub fn spills(self, format: BlockFormat) -> u32 {
         let of_rows = if self.m == 256 { 16 } else { 0 };
-        if self.n == 256 && [ElementType::F8E4M3FN, ElementType::F8E5M2].contains(&format.a) {
-            224
-        } else {
-            of_rows
-        }
+        let fp8 = [ElementType::F8E4M3FN, ElementType::F8E5M2];
+        if self.n == 256 && (fp8.contains(&format.a) || fp8.contains(&format.b)) { 224 } else { of_rows }
     }
 
     /// The largest cluster that shares a tile, each CTA with a part of K.
@@ -177,9 +181,14 @@ pub fn takes(format: BlockFormat) -> bool {
     let (nvfp4, mx) = (scales_of(BlockFormat::NVFP4), scales_of(BlockFormat::MXFP4));
     match (format.a, format.b) {
         (F4E2M1FN | BF16, F4E2M1FN) => nvfp4 || mx,
-        // B is decoded to fp16, which does not hold the scales of MX.
-        (F16, F4E2M1FN) => nvfp4,
-        (F8E4M3FN | F8E5M2, F4E2M1FN | F8E4M3FN | F8E5M2) => mx,
+        (F16, F4E2M1FN) => nvfp4 || mx,
+        (F8E4M3FN | F8E5M2, F4E2M1FN) | (F4E2M1FN | F8E4M3FN | F8E5M2 | BF16 | F16, F8E4M3FN | F8E5M2) => mx,
         _ => false,
     }
+}
+
+/// Returns whether an element of A is the sum of two operands: fp16 does not hold the scales of MX, and bf16 not all bits of
+/// f16.
+pub fn has_two_terms(format: BlockFormat) -> bool {
+    format.a == ElementType::F16 && format.scale == ElementType::F8E8M0FNU
 }

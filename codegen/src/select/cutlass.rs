@@ -109,7 +109,7 @@ mod tests {
         [V42, CutlassVersion::PINNED, V45, CutlassVersion::new(4, 6, 0), CutlassVersion::new(4, 7, 0)];
     const TARGETS: [&str; 4] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
     const FORMATS: [BlockFormat; 2] = [BlockFormat::NVFP4, BlockFormat::MXFP4];
-    /// FP4 by FP8 and FP8 by FP8.
+    /// FP6 and FP8 in any combination with each other and FP4.
     fn of_bytes() -> Vec<BlockFormat> {
         formats()
             .into_iter()

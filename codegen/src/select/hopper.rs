@@ -9,18 +9,24 @@ use super::tables::default_tables;
 use crate::cutlass::CutlassVersion;
 use crate::dispatch::{Bounds, Condition, Kernel, Table};
 use crate::extents::Extents;
-use crate::hopper::{ANY, Choice, Configuration, TARGET, takes};
+use crate::hopper::{ANY, Choice, Configuration, TARGET, has_two_terms, takes};
 
 /// The lines of the default table of a format (`select/sm90.toml`), which may have tiles of other formats. The first
 /// whose bounds hold and whose tile takes the format applies; the last always does.
 pub fn choices(format: BlockFormat) -> &'static [Choice] {
     static OF_FP4: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(BlockFormat::NVFP4));
-    static OF_FP8: LazyLock<Vec<Choice>> =
-        LazyLock::new(|| default_lines(BlockFormat { a: MXFP8, b: MXFP8, ..BlockFormat::MXFP4 }));
-    if format.b == BlockFormat::NVFP4.b { &OF_FP4 } else { &OF_FP8 }
+    static OF_FP8: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(MXFP8));
+    static IN_TERMS: LazyLock<Vec<Choice>> =
+        LazyLock::new(|| default_lines(MXFP8.weight_only(ElementType::F16)));
+    match (has_two_terms(format), format.b == BlockFormat::NVFP4.b) {
+        (true, _) => &IN_TERMS,
+        (false, true) => &OF_FP4,
+        (false, false) => &OF_FP8,
+    }
 }
 
-const MXFP8: ElementType = ElementType::F8E4M3FN;
+const MXFP8: BlockFormat =
+    BlockFormat { a: ElementType::F8E4M3FN, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
 
 fn default_lines(format: BlockFormat) -> Vec<Choice> {
     let table = default_tables().find(TARGET, format).expect("the target has a default table");
@@ -49,7 +55,7 @@ fn lines(
         }
         let Kernel::Hopper(shared) = kernel else { continue };
         let tile = shared.tile();
-        let [tile_m, tile_k] = if tile.is_small_m() { [tile.m, tile.max_k()] } else { [ANY; 2] };
+        let [tile_m, tile_k] = if tile.is_small_m() { [tile.m, tile.max_k(format)] } else { [ANY; 2] };
         let (max_m, max_k) = (max_m.min(tile_m), max_k.min(tile_k));
         lines.push(Choice { max_m, max_n, max_k, tile, cluster: shared.cluster });
     }
@@ -150,13 +156,16 @@ mod tests {
 
     const W4A8: BlockFormat = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
     const FP8: BlockFormat = BlockFormat { b: ElementType::F8E5M2, ..W4A8 };
+    const A4W8: BlockFormat = BlockFormat { b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+    const W8A16: BlockFormat = BlockFormat { a: ElementType::BF16, ..A4W8 };
+    const F16_MXFP4: BlockFormat = BlockFormat::MXFP4.weight_only(ElementType::F16);
     const W4A16: BlockFormat = BlockFormat::NVFP4.weight_only(ElementType::BF16);
     const UNKNOWN: Extents = Extents { l: None, m: None, n: None, k: None };
 
     #[test]
     fn the_table_is_met_by_every_problem_and_names_tiles_and_clusters_that_exist() {
         assert!(TILES.iter().all(|tile| TILES.contains(&tile.wide()) && tile.wide().has_wide_rows()));
-        for format in [BlockFormat::NVFP4, W4A16, W4A8, FP8] {
+        for format in [BlockFormat::NVFP4, W4A16, W4A8, FP8, A4W8, W8A16, F16_MXFP4] {
             let last = choices(format).last().expect("a line");
             assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
             assert!(last.tile.takes(format) && last.tile.wide().takes(format), "{last:?}");
@@ -170,9 +179,10 @@ mod tests {
 
     #[test]
     fn a_source_holds_the_tiles_that_a_call_can_get() {
-        for (format, only_values) in [BlockFormat::NVFP4, BlockFormat::MXFP4, W4A16, W4A8, FP8]
-            .into_iter()
-            .flat_map(|it| [(it, true), (it, false)])
+        for (format, only_values) in
+            [BlockFormat::NVFP4, BlockFormat::MXFP4, W4A16, W4A8, FP8, A4W8, W8A16, F16_MXFP4]
+                .into_iter()
+                .flat_map(|it| [(it, true), (it, false)])
         {
             let of = |choice: &Choice| if only_values { choice.tile } else { choice.tile.wide() };
             let choose = |problem| choose(format, problem, only_values).expect("a format of the target");
@@ -197,8 +207,8 @@ mod tests {
                 assert!(!why.is_empty() && !why.ends_with('.'), "{why}");
             }
         }
-        let mirrored = BlockFormat { b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
-        assert_eq!(choose(mirrored, UNKNOWN, true), None);
+        let fp6 = BlockFormat { b: ElementType::F6E2M3FN, ..BlockFormat::MXFP4 };
+        assert_eq!(choose(fp6, UNKNOWN, true), None);
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub struct KernelSource {
 /// The name under which [`kernel_environment`] has the kernel's template.
 pub(crate) const KERNEL: &str = "kernel.cu.j2";
 
-/// The template environment, with [`SOURCE`] and [`ABI`], which are parsed once.
+/// The template environment, with the templates that others extend or include, which are parsed once.
 pub(crate) fn environment() -> Environment<'static> {
     static PARSED: LazyLock<Environment<'static>> = LazyLock::new(parse);
     PARSED.clone()
@@ -141,7 +141,12 @@ fn parse() -> Environment<'static> {
         .build()
         .expect("the syntax is minijinja's own");
     environment.set_syntax(syntax);
-    for (name, text) in [(SOURCE, include_str!("source.cu.j2")), (ABI, include_str!("abi.cu.j2"))] {
+    let templates = [
+        (SOURCE, include_str!("source.cu.j2")),
+        (ABI, include_str!("abi.cu.j2")),
+        ("row/host.cu.j2", include_str!("../row/host.cu.j2")),
+    ];
+    for (name, text) in templates {
         environment.add_template(name, text).expect("the template parses");
     }
     environment

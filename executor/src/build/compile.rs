@@ -206,6 +206,13 @@ pub(super) fn compile(
     }
 }
 
+/// The flags that compile only the host code of a source: the library then lacks `fourfold_image`, its kernel's binary.
+pub fn host_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<String> {
+    // Line information applies to device code only.
+    let shared = pass_flags(input, options).into_iter().filter(|flag| flag != "-lineinfo");
+    HOST_FLAGS.into_iter().map(str::to_owned).chain(shared).collect()
+}
+
 /// The flags that both passes share.
 pub(super) fn pass_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<String> {
     let debug = DEBUG_FLAGS.iter().filter(|_| options.debug);
@@ -275,19 +282,17 @@ impl Compiler<'_> {
         let mut device = self.command();
         device.args(DEVICE_FLAGS).arg(gencode(self.input.architecture)).args(&flags).args(["--time", TIMES]);
         device.args(&self.include).args(["-o", BINARY]).args(INCLUDED);
-        self.with_host(&flags, |stop| self.run(&mut device, Some(stop)))
+        self.with_host(|stop| self.run(&mut device, Some(stop)))
     }
 
     /// Compiles the host code while `device` makes the fatbin, then links both.
     pub(super) fn with_host(
         &self,
-        flags: &[String],
         device: impl FnOnce(&Cancel) -> Outcome + Send,
     ) -> Result<Compiled, BuildError> {
         fs::write(self.folder.join(IMAGE), IMAGE_TEXT).map_err(disk("write the source"))?;
         let mut host = self.command();
-        // Line information applies to device code only.
-        host.args(HOST_FLAGS).args(flags.iter().filter(|flag| *flag != "-lineinfo"));
+        host.args(host_flags(self.input, self.options));
         host.args(&self.include).args(["-o", HOST_OBJECT, SOURCE]);
         let (device, host) = self.side_by_side(device, |stop| self.run(&mut host, Some(stop)));
         let ((device, host), (mut run, reader)) = match (device, host) {

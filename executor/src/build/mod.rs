@@ -27,7 +27,7 @@ use std::time::Duration;
 
 pub(crate) use artifact::Parts;
 pub use artifact::{Artifact, BuiltWith, DumpedKernel, Resources};
-pub use compile::{FLAGS, Phase, semantic_flags};
+pub use compile::{FLAGS, Phase, host_flags, semantic_flags};
 pub use environment::ToolEnvironment;
 pub use error::BuildError;
 pub(crate) use folder::{Folder, OWNER, PREFIX, SWEEP_LOCK};

@@ -34,8 +34,7 @@ impl Compiler<'_> {
     /// Compiles the device code to PTX, translates and assembles it, beside the host pass. Never compiles the whole
     /// source: that would leave out the translation.
     pub(super) fn translated(&self, translation: &Translation) -> Result<Compiled, BuildError> {
-        let flags = pass_flags(self.input, self.options);
-        self.with_host(&flags, |stop| self.translate(translation, stop))
+        self.with_host(|stop| self.translate(translation, stop))
     }
 
     fn translate(&self, translation: &Translation, stop: &Cancel) -> Outcome {

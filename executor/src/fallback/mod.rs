@@ -14,6 +14,7 @@ mod movement;
 mod processor;
 mod quantize;
 mod reduction;
+mod routing;
 mod scaled_mma;
 #[cfg(test)]
 mod tests;
@@ -80,7 +81,7 @@ pub enum FallbackError {
     /// A `scaled_mma`'s operands do not match.
     #[error(transparent)]
     ScaledMma(ScaledMmaError),
-    /// An index of a `gather` is outside the axis.
+    /// An index of a `gather` or a `scatter_add` is outside the axis.
     #[error("index {index}, element {position} of the indices, is outside axis {axis} of extent {extent}")]
     Index {
         /// The position among the indices, in row-major order.
@@ -91,6 +92,22 @@ pub enum FallbackError {
         axis: u32,
         /// The axis's extent.
         extent: usize,
+    },
+    /// An id of a `group_rows` is not that of a group.
+    #[error("id {id}, element {position} of the ids, is not one of {groups} groups")]
+    Group {
+        /// The position among the ids, in row-major order.
+        position: usize,
+        /// The id.
+        id: i32,
+        /// The number of groups.
+        groups: u32,
+    },
+    /// The positions of the ids of a `group_rows` exceed an `i32`.
+    #[error("{count} ids are more than the 2147483647 positions that an i32 can have")]
+    Positions {
+        /// The number of ids.
+        count: usize,
     },
     /// The op should not have passed verification: a bug in Fourfold.
     #[error("this is a bug in Fourfold: {reason}")]
@@ -116,7 +133,8 @@ impl From<ScaledMmaError> for FallbackError {
 ///
 /// # Errors
 /// When a tensor does not have its operand's type under these symbol values, a result's extents are invalid, an index of
-/// a `gather` is outside its axis, or memory is insufficient.
+/// a `gather` or `scatter_add` is outside its axis, an id of a `group_rows` is not that of a group, or memory is
+/// insufficient.
 pub fn run_op(
     program: &Program,
     op: Op,
@@ -222,6 +240,11 @@ fn compute(
             results,
         );
     }
+    match (kind, operands) {
+        (OpKind::TopK { k }, [x]) => return routing::top_k(x, *k as usize, results),
+        (OpKind::GroupRows { groups }, [ids]) => return routing::group_rows(ids, *groups, results),
+        _ => {}
+    }
     let internal = FallbackError::Internal { reason: "this op has one result" };
     let [result]: [ResultType; 1] = results.try_into().map_err(|_| internal)?;
     let tensor = match (kind, operands) {
@@ -245,6 +268,7 @@ fn compute(
         (OpKind::Slice { ranges }, [x]) => movement::slice(x, ranges, result)?,
         (OpKind::Concat { axis }, [_, ..]) => joining::concat(operands, *axis as usize, result)?,
         (OpKind::Gather { axis }, [x, indices]) => joining::gather(x, indices, *axis, result)?,
+        (OpKind::ScatterAdd, [x, indices]) => routing::scatter_add(x, indices, result)?,
         (OpKind::Pad { amounts, value }, [x]) => joining::pad(x, amounts, *value, result)?,
         (OpKind::Reduce { kind, axes, .. }, [x]) => reduction::reduce(*kind, axes, x, result)?,
         (OpKind::Softmax { axis }, [x]) => reduction::softmax(*axis as usize, x, result)?,

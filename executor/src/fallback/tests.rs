@@ -1,6 +1,7 @@
 //! Tests of every op against the interpreter or literal numbers.
 
 mod joining;
+mod routing;
 
 use fourfold_ir::ScaleLayout::{Blocked, Linear};
 use fourfold_ir::numeric;

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fourfold::codegen::dispatch::Tables;
 use fourfold::executor::cache::{CacheOptions, check_tier};
 use fourfold::executor::environment::Environment;
 use fourfold::{Backend, CacheChoice, Claim, CompileOptions, Event, Options, chain};
@@ -59,11 +60,12 @@ impl Log {
 }
 
 /// The options that the host may set, with their meaning in the header.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "target",
     "device",
     "claim",
     "contract",
+    "dispatch",
     "emulate",
     "provision",
     "known_bad",
@@ -104,6 +106,7 @@ impl Choices {
                     .ok_or_else(|| wrong("`everything`, `device` or `kernels_only`"))?;
             }
             "contract" => self.options.contract = switch()?,
+            "dispatch" => self.options.dispatch = Some(Arc::new(tables(value)?)),
             "emulate" => self.options.emulate = switch()?,
             "provision" => self.compile.toolchain.provision = switch()?,
             "known_bad" => self.compile.toolchain.allow_known_bad = switch()?,
@@ -156,6 +159,14 @@ impl Choices {
         }
         Ok(CacheChoice::At(cache))
     }
+}
+
+/// Reads dispatch tables from a file.
+fn tables(file: &str) -> Result<Tables, ErrorHandle> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| ErrorHandle::argument(format!("cannot read the dispatch tables {file}: {error}")))?;
+    Tables::parse(&text)
+        .map_err(|error| ErrorHandle::argument(format!("the dispatch tables {file}: {}", chain(&error))))
 }
 
 /// `fourfold_api.backend_create`.

@@ -107,8 +107,8 @@ class Backend(_Handle):
     """Plans and compiles programs for one target and device.
 
     Options, all with the meaning of `hosts/capi/include/fourfold.h`: `target`, `device`, `claim`, `contract`,
-    `emulate`, `provision`, `known_bad`, `cache`, `tiers`, `jobs`, `build`. `log(level, line)` receives progress, on any
-    thread; level 1 is a warning.
+    `dispatch`, `emulate`, `provision`, `known_bad`, `cache`, `tiers`, `jobs`, `build`. `log(level, line)` receives
+    progress, on any thread; level 1 is a warning.
     """
 
     def __init__(self, *, log=None, **options):

@@ -21,3 +21,8 @@ fn the_wheel_passes_its_tests() {
 fn the_vllm_plugin_passes_its_tests() {
     run(&["--package", "../vllm"]);
 }
+
+#[test]
+fn the_gemm_benchmark_passes_its_tests() {
+    run(&["--script", "../../bench/gemm/tests.py"]);
+}

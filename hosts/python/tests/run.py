@@ -3,6 +3,7 @@
     python3 hosts/python/tests/run.py                  # installs PyTorch into the user's cache folder, once
     python3 hosts/python/tests/run.py --torch 2.11.0   # another version, without torchao
     python3 hosts/python/tests/run.py --package hosts/vllm   # the tests of a package that needs this one
+    python3 hosts/python/tests/run.py --script bench/gemm/tests.py   # a script that needs PyTorch only
 
 Builds the wheel with cargo (profile dev), installs it into a folder of its own, and runs pytest with further arguments.
 Without enough disk for PyTorch, it says so and runs nothing.
@@ -59,8 +60,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", metavar="VERSION", help="version of PyTorch [default: tests/requirements.txt]")
     parser.add_argument("--package", metavar="DIR", type=pathlib.Path, help="run the tests of this package instead")
+    parser.add_argument("--script", metavar="FILE", help="run this script with the same packages instead")
     options, arguments = parser.parse_known_args()
     python = environment(requirements(options.torch))
+    if options.script is not None:
+        sys.exit(subprocess.run([python, options.script, *arguments]).returncode)
     packages = [TESTS.parent] if options.package is None else [TESTS.parent, options.package.resolve()]
     with tempfile.TemporaryDirectory(prefix="fourfold-python-") as target:
         install = [python, "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", "-q"]

@@ -9,6 +9,7 @@ mod matmul;
 mod movement;
 mod quantize;
 mod reduction;
+mod routing;
 #[cfg(test)]
 mod testing;
 
@@ -72,7 +73,7 @@ pub enum InterpretError {
         /// Tensors given.
         found: usize,
     },
-    /// An index of a `gather` is outside the axis.
+    /// An index of a `gather` or a `scatter_add` is outside the axis.
     #[error(
         "`{place}`: index {index}, element {position} of the indices, is outside axis {axis} of extent {extent}"
     )]
@@ -87,6 +88,18 @@ pub enum InterpretError {
         axis: u32,
         /// The axis's extent.
         extent: usize,
+    },
+    /// An id of a `group_rows` is not that of a group.
+    #[error("`{place}`: id {id}, element {position} of the ids, is not one of {groups} groups")]
+    Group {
+        /// The op.
+        place: String,
+        /// The position among the ids, in row-major order.
+        position: usize,
+        /// The id.
+        id: i32,
+        /// The number of groups.
+        groups: u32,
     },
     /// A given tensor differs from the type in the program.
     #[error("`{place}`: `%{name}` is {expected}, but its tensor is {found}")]
@@ -163,17 +176,33 @@ pub fn interpret_op(
         .collect::<Result<_, _>>()?;
     check_memory(most_bytes(operands, &results))
         .map_err(|NoMemory { bytes }| InterpretError::Memory { place: place.clone(), bytes })?;
-    if let OpKind::Gather { axis } = operation.kind {
-        check_indices(&place, operands[0], operands[1], axis)?;
+    match operation.kind {
+        OpKind::Gather { axis } => {
+            check_indices(&place, operands[1], axis, operands[0].dims()[axis as usize])?;
+        }
+        OpKind::ScatterAdd => check_indices(&place, operands[1], 0, results[0].dims[0])?,
+        OpKind::GroupRows { groups } => check_groups(&place, operands[0], groups)?,
+        _ => {}
     }
     let computed = evaluate(&operation.kind, operands, &results);
     let tensors = computed.into_iter().zip(results).map(|(computed, result)| computed.into_tensor(result));
     tensors.collect::<Result<_, _>>().map_err(|source| InterpretError::of_tensor(&place, source))
 }
 
-/// Checks that every index of a `gather` is within the axis, even if the result has no elements.
-fn check_indices(place: &str, x: &Tensor, indices: &Tensor, axis: u32) -> Result<(), InterpretError> {
-    let extent = x.dims()[axis as usize];
+/// Checks that every id of a `group_rows` is that of a group.
+fn check_groups(place: &str, ids: &Tensor, groups: u32) -> Result<(), InterpretError> {
+    let ids = ids.to_f64();
+    match ids.iter().position(|id| !(0.0..f64::from(groups)).contains(id)) {
+        None => Ok(()),
+        Some(position) => {
+            let (place, id) = (place.to_owned(), ids[position] as i32);
+            Err(InterpretError::Group { place, position, id, groups })
+        }
+    }
+}
+
+/// Checks that every index is within the axis, even if the result has no elements.
+fn check_indices(place: &str, indices: &Tensor, axis: u32, extent: usize) -> Result<(), InterpretError> {
     let indices = indices.to_f64();
     match indices.iter().position(|index| !(0.0..extent as f64).contains(index)) {
         None => Ok(()),
@@ -277,6 +306,14 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
             let global = operands.get(2).copied();
             Values(quantize::block_dequantize(operands[0], operands[1], global, *block as usize))
         }
+        OpKind::TopK { k } => {
+            let (codes, indices) = routing::top_k(operands[0], *k as usize);
+            return vec![Codes(codes), Values(indices)];
+        }
+        OpKind::GroupRows { groups } => {
+            return routing::group_rows(operands[0], *groups as usize).map(Values).into();
+        }
+        OpKind::ScatterAdd => Values(routing::scatter_add(operands[0], operands[1], dims)),
         OpKind::Convert => Values(operands[0].to_f64()),
         OpKind::Bitcast => Codes(elementwise::bitcast(operands[0], result.element)),
         OpKind::Constant(value) => Values(elementwise::constant(value, dims)),

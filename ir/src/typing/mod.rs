@@ -6,6 +6,7 @@
 mod elementwise;
 mod matmul;
 mod movement;
+mod routing;
 mod shape;
 
 use std::ops::RangeInclusive;
@@ -56,9 +57,14 @@ pub(crate) fn arity(kind: &OpKind) -> Arity {
         OpKind::ScaledMma(mma) => (mma.operand_count()..=mma.operand_count(), 1),
         OpKind::BlockQuantize { .. } => (1..=2, 2),
         OpKind::BlockDequantize { .. } => (2..=3, 1),
-        OpKind::Mma | OpKind::Binary(_) | OpKind::Bitwise(_) | OpKind::Compare(_) | OpKind::Gather { .. } => {
-            (2..=2, 1)
-        }
+        OpKind::TopK { .. } => (1..=1, 2),
+        OpKind::GroupRows { .. } => (1..=1, 3),
+        OpKind::Mma
+        | OpKind::Binary(_)
+        | OpKind::Bitwise(_)
+        | OpKind::Compare(_)
+        | OpKind::Gather { .. }
+        | OpKind::ScatterAdd => (2..=2, 1),
         OpKind::Concat { .. } => (1..=usize::MAX, 1),
         OpKind::Select | OpKind::LayerNorm { .. } => (3..=3, 1),
         OpKind::SwizzleScales
@@ -92,7 +98,9 @@ pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
         OpKind::Binary(_) | OpKind::Bitwise(_) | OpKind::Compare(_) => &["left", "right"],
         OpKind::Select => &["condition", "then", "else"],
         OpKind::LayerNorm { .. } => &["x", "weight", "bias"],
-        OpKind::Gather { .. } => &["x", "indices"],
+        OpKind::Gather { .. } | OpKind::ScatterAdd => &["x", "indices"],
+        OpKind::TopK { .. } => &["x"],
+        OpKind::GroupRows { .. } => &["ids"],
         _ => &[],
     };
     roles.get(position).copied().unwrap_or("operand")
@@ -129,6 +137,9 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
         OpKind::Slice { ranges } => movement::slice(&mut site, ranges),
         OpKind::Concat { axis } => movement::concat(&mut site, *axis),
         OpKind::Gather { axis } => movement::gather(&mut site, *axis),
+        OpKind::TopK { k } => routing::top_k(&mut site, *k),
+        OpKind::GroupRows { groups } => routing::group_rows(&mut site, *groups),
+        OpKind::ScatterAdd => routing::scatter_add(&mut site),
         OpKind::Pad { amounts, value } => movement::pad(&mut site, amounts, *value),
         OpKind::Reduce { axes, keep_dims, .. } => shape::reduce(&mut site, axes, *keep_dims),
         OpKind::Softmax { axis } => elementwise::softmax(&mut site, *axis),

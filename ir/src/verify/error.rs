@@ -202,6 +202,19 @@ define_kinds! {
         ty: String,
     } = "permutation", "{permutation:?} is not a permutation of the axes of `{value}: {ty}`",
         "help: list every axis from 0 once; result axis i is operand axis permutation[i]";
+    /// A `top_k` of more elements than there are.
+    TopK {
+        /// The number of elements.
+        k: u32,
+        /// The operand.
+        value: String,
+        /// Its type.
+        ty: String,
+    } = "top_k", "the last axis of `{value}: {ty}` has no k = {k} elements to take",
+        "help: use a k of at least 1, and at most the last extent, which must be a number";
+    /// A `group_rows` without groups.
+    NoGroups {} = "no_groups", "group_rows needs at least one group",
+        "help: set groups to the number of experts";
     /// A range that `slice` cannot take.
     SliceRange {
         /// The axis.

@@ -27,6 +27,8 @@
 //! - Ranges of a slice are within fixed extents (`slice_range`, `slice_symbol`). The extents that `concat` and `pad`
 //!   add up have a sum (`extent_sum`), a padding is a value of its type (`pad_value`), and no byte of FP4 is split
 //!   (`packed_axis`).
+//! - `top_k` takes at least one and at most all elements of a fixed extent (`top_k`), and `group_rows` has groups
+//!   (`no_groups`).
 //! - Bounds and eps are usable numbers (`clamp_bounds`, `eps`).
 //! - A constant has a fixed shape (`constant_shape`) of at most 2^24 elements (`constant_too_large`), one value per
 //!   element (`constant_count`), and values of its type (`constant_value`).

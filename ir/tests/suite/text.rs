@@ -84,6 +84,9 @@ func @layer.0(
   %sl2 = slice %sel {axes = [0, 1], ends = [0, 768], starts = [0, 2], steps = [1, 3]} : tensor<[0, 256], f32>
   %ca = concat %sl, %sl, %sl {axis = 0} : tensor<[3*M, 766], f32>
   %ga = gather %sel, %i {axis = 1} : tensor<[M, 0], f32>
+  %tv, %ti = top_k %sel {k = 3} : tensor<[M, 3], f32>, tensor<[M, 3], i32>
+  %gp, %gr, %ge = group_rows %ti {groups = 1536} : tensor<[3*M], i32>, tensor<[3*M], i32>, tensor<[1536], i32>
+  %sa = scatter_add %sel, %gr : tensor<[7, 1536], f16>
   %pa = pad %sel {axes = [1], high = [3], low = [0], value = -0.5} : tensor<[M, 1539], f32>
   %red = reduce %bc {axes = [0, 3], keep_dims = true, kind = amax} : tensor<[1, 768, M, 1], f32>
   %red2 = reduce %bc {axes = [], kind = mean} : tensor<[3, 768, M, 2], f32>

@@ -1,8 +1,8 @@
 //! Finds the reasons to reject a `scaled_mma` that actually hold.
 
 use fourfold_ir::{
-    BlockFormat, Capabilities, Dim, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands, TensorType,
-    dim_product,
+    BlockFormat, Capabilities, Dim, ElementType, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands,
+    TensorType, dim_product,
 };
 
 use super::{kernel, known, may_divide};
@@ -31,7 +31,20 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     let is_linear = |ty: &TensorType| ty.layout != Some(ScaleLayout::Blocked);
     holds(sfa.into_iter().chain([sfb]).any(is_linear), ReasonCode::ScaleLayout);
     let Some(rules) = capabilities.format(format) else {
-        holds(format.is_standard(), ReasonCode::TargetLacksFormat);
+        let not_emulated = capabilities.not_emulated.contains(&format);
+        let narrow = match format.scale {
+            ElementType::F8E8M0FNU => ElementType::F8E4M3FN,
+            _ => ElementType::F4E2M1FN,
+        };
+        let weight_only = [ElementType::F16, ElementType::BF16].contains(&format.a)
+            && capabilities.format(BlockFormat { a: narrow, ..format }).is_some()
+            && capabilities.formats.iter().all(|rules| rules.format.a.is_block_data());
+        let lacks = match (not_emulated, weight_only) {
+            (true, _) => ReasonCode::FormatNotEmulated,
+            (false, true) => ReasonCode::WeightOnly,
+            (false, false) => ReasonCode::TargetLacksFormat,
+        };
+        holds(format.is_standard(), lacks);
         return codes;
     };
     let ([leading @ .., m, k], [b_leading @ .., n, _]) = (&a.shape[..], &b.shape[..]) else {

@@ -22,7 +22,13 @@ fn capability() -> MmaCapability {
 
 fn capabilities(mma: Option<MmaCapability>) -> Capabilities {
     let device = DeviceCapability { mma, ..DeviceCapability::default() };
-    Capabilities { target: "mock".to_owned(), formats: Vec::new(), block_quantize: None, device }
+    Capabilities {
+        target: "mock".to_owned(),
+        formats: Vec::new(),
+        not_emulated: Vec::new(),
+        block_quantize: None,
+        device,
+    }
 }
 
 /// A program with one product of operands of these types.

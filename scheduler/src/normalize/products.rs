@@ -80,7 +80,7 @@ pub(crate) fn weight_only(matched: &mut RuleMatch<'_>, applies: fn(&Product) -> 
     if !format.is_standard()
         || !applies(&product)
         || (!nvfp4 && narrow)
-        || !matched.has_weight_only_kernel(format, b)
+        || !matched.has_weight_only_kernel(format, b, result)
     {
         return vec![];
     }

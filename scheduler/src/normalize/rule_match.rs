@@ -4,6 +4,7 @@ use egg::{Applier, Id, Language, Pattern, PatternAst, Rewrite, Subst, Symbol, Va
 use fourfold_ir::{BlockFormat, ElementType, TensorType};
 
 use super::language::{Applied, Attribute, OwnAttribute, Term, Terms, Types, attribute, type_of};
+use super::weight_only::Matrices;
 
 /// A named rule: if the left side matches and the conditions of `apply` hold, the results equal the whole
 /// match.
@@ -55,9 +56,9 @@ impl RuleMatch<'_> {
     }
 
     /// Returns whether the target has a kernel for a weight-only product with this B.
-    pub(crate) fn has_weight_only_kernel(&self, format: BlockFormat, b: Id) -> bool {
+    pub(crate) fn has_weight_only_kernel(&self, format: BlockFormat, b: Id, result: ElementType) -> bool {
         let Some([.., n, k]) = self.ty(b).map(|ty| &ty.shape[..]) else { return false };
-        self.egraph.analysis.target.has_kernel(format, n, k)
+        self.egraph.analysis.target.has_kernel(format, n, k, Matrices { result, c: None })
     }
 
     /// Returns whether several ops, or an op and the caller, use a value of the class.

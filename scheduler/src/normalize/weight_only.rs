@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, Op, OpKind, ScaledMma, TensorType, Value,
+    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, Op, OpKind, OutputCapability, ScaledMma,
+    TensorType, Value,
 };
 
 use super::NormalizeRule;
@@ -40,7 +41,17 @@ pub(crate) struct WeightOnly {
 struct Kernels {
     format: BlockFormat,
     k_multiple: u64,
-    n_multiple: u64,
+    /// The multiples of N for results and C of each type.
+    results: Vec<OutputCapability>,
+    c: Vec<OutputCapability>,
+}
+
+/// The matrices of a product besides its operands: their types decide the multiple of N. The epilogue may write another
+/// type, which a kernel of its own then does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrices {
+    pub(crate) result: ElementType,
+    pub(crate) c: Option<ElementType>,
 }
 
 impl WeightOnly {
@@ -49,14 +60,8 @@ impl WeightOnly {
         let kernels = formats.map(|rules| Kernels {
             format: rules.format,
             k_multiple: rules.k_multiple,
-            // The epilogue decides what is written.
-            n_multiple: rules
-                .outputs
-                .iter()
-                .filter(|output| output.element.is_arithmetic())
-                .map(|output| output.n_multiple)
-                .max()
-                .unwrap_or(1),
+            results: rules.outputs.clone(),
+            c: rules.c.clone(),
         });
         let products = capabilities.device.mma.iter().flat_map(|mma| &mma.elements);
         let products = products.filter(|[a, b, d]| a == b && *d == ElementType::F32).map(|[a, ..]| *a);
@@ -64,11 +69,16 @@ impl WeightOnly {
     }
 
     /// Returns whether the target has a kernel for a product of this format with these extents.
-    pub(crate) fn has_kernel(&self, format: BlockFormat, n: &Dim, k: &Dim) -> bool {
+    pub(crate) fn has_kernel(&self, format: BlockFormat, n: &Dim, k: &Dim, matrices: Matrices) -> bool {
+        let fits = |rules: &[OutputCapability], element| {
+            let mut rules = rules.iter().filter(|rule| rule.element == element);
+            rules.any(|rule| Divides::of(n, rule.n_multiple) != Divides::Never)
+        };
         self.kernels.iter().any(|kernels| {
             kernels.format == format
                 && Divides::of(k, kernels.k_multiple) != Divides::Never
-                && Divides::of(n, kernels.n_multiple) != Divides::Never
+                && fits(&kernels.results, matrices.result)
+                && matrices.c.is_none_or(|c| fits(&kernels.c, c))
         })
     }
 }
@@ -99,11 +109,17 @@ fn product(draft: &Draft, target: &WeightOnly, first: usize, contract: bool, op:
     else {
         return None;
     };
+    let c = if attributes.c { operation.operands.get(3 + usize::from(attributes.alpha)) } else { None };
+    let element = |value: Value| draft.module.ty(value).element;
+    let matrices = Matrices { result: element(operation.results[0]), c: c.map(|c| element(*c)) };
     let [a, b, sfb, ..] = operation.operands[..] else { return None };
     let [a, b, sfb] = [a, b, sfb].map(|value| draft.module.ty(value));
     let format = BlockFormat { a: a.element, b: b.element, scale: sfb.element, block: attributes.block };
     let [.., n, k] = &b.shape[..] else { return None };
-    if draft.note(op).gone || !target.products.contains(&a.element) || target.has_kernel(format, n, k) {
+    if draft.note(op).gone
+        || !target.products.contains(&a.element)
+        || target.has_kernel(format, n, k, matrices)
+    {
         return None;
     }
     let nvfp4 = format == BlockFormat::NVFP4.weight_only(a.element);

@@ -60,7 +60,7 @@ func @main(
 }
 ";
 
-pub const PROGRAMS: [Program; 6] = [
+pub const PROGRAMS: [Program; 8] = [
     Program {
         name: "nvfp4_values",
         format: BlockFormat::NVFP4,
@@ -109,10 +109,22 @@ pub const PROGRAMS: [Program; 6] = [
         ElementType::F8E5M2,
         "mxfp8_e5m2 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
     ),
+    mx(
+        "mxfp4_mxfp8_values",
+        ElementType::F4E2M1FN,
+        ElementType::F8E4M3FN,
+        "mxfp4 x mxfp8 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    mx(
+        "mxfp4_mxfp8_e5m2_values",
+        ElementType::F4E2M1FN,
+        ElementType::F8E5M2,
+        "mxfp4 x mxfp8_e5m2 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
 ];
 
 /// Programs of `WEIGHT_ONLY`.
-pub const WEIGHT_ONLY_PROGRAMS: [Program; 3] = [
+pub const WEIGHT_ONLY_PROGRAMS: [Program; 7] = [
     values(
         "bf16_nvfp4_values",
         BlockFormat::NVFP4.weight_only(ElementType::BF16),
@@ -131,7 +143,40 @@ pub const WEIGHT_ONLY_PROGRAMS: [Program; 3] = [
         WEIGHT_ONLY,
         "bf16 x mxfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
     ),
+    values(
+        "bf16_mxfp8_values",
+        BlockFormat { a: ElementType::BF16, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+        WEIGHT_ONLY,
+        "bf16 x mxfp8 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "bf16_mxfp8_e5m2_values",
+        BlockFormat { a: ElementType::BF16, b: ElementType::F8E5M2, ..BlockFormat::MXFP4 },
+        WEIGHT_ONLY,
+        "bf16 x mxfp8_e5m2 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "f16_mxfp4_values",
+        BlockFormat::MXFP4.weight_only(ElementType::F16),
+        WEIGHT_ONLY,
+        "f16 x mxfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "f16_mxfp8_values",
+        BlockFormat { a: ElementType::F16, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+        WEIGHT_ONLY,
+        "f16 x mxfp8 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
 ];
+
+impl Program {
+    /// The FP8 type of A, or else of B.
+    pub fn fp8(&self) -> Option<ElementType> {
+        [self.format.a, self.format.b]
+            .into_iter()
+            .find(|it| [ElementType::F8E4M3FN, ElementType::F8E5M2].contains(it))
+    }
+}
 
 /// A program of `VALUES` with MX scales.
 const fn mx(name: &'static str, a: ElementType, b: ElementType, signature: &'static str) -> Program {

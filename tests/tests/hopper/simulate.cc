@@ -866,18 +866,60 @@ ARGUMENTS
 // Prints the products of each code with each scale, in each of the 8 positions: all 8 decoded elements, of 16 bits
 // each.
 void print_decoded() {
-  if constexpr (kBitsA == 8) {
+  if constexpr (kTermsA == 2) {
+    for (uint32_t bits = 0; bits < 65536; ++bits) {
+      float const x = wide(bits).x;
+      float const first = __uint_as_float(term_of<0>(bits) << 16), second = __uint_as_float(term_of<1>(bits) << 16);
+      if (std::isinf(x) ? first != x || second != 0 : std::isnan(x) ? !std::isnan(first + second) : double{first} + second != x) {
+        simulation::fail("the terms are not the element", bits);
+      }
+    }
+  }
+  if constexpr (kBitsA == 8 || kBitsB == 8) {
     for (uint32_t scale = 0; scale < 256; ++scale) {
       for (int place = 0; place < 8; ++place) {
         for (uint32_t code = 0; code < 256; ++code) {
-          uint32_t words[kRunsA] = {};
+          uint32_t words[2] = {};
           words[place / 4] = code << 8 * (place % 4);
-          Decoded const parts = decode_a_word(words, scales_of_a(scale, words));
-          if constexpr (kBitsB == 8 && kElementA == kElementB) {
+          Decoded parts;
+          if constexpr (kBitsA == 8) {
+            uint32_t word[kWordsA];
+            std::memcpy(word, words, sizeof(words));
+            parts = decode_a_word<0>(word, scales_of_a(scale, word));
+          }
+          if constexpr (kBitsB == 8) {
             uint4 const codes{words[0], words[1], 0, 0};
-            Decoded const of_b = decode_b_word(codes, 0, scales_of_b(scale, codes));
-            if (std::memcmp(&parts, &of_b, sizeof(parts)) != 0) {
+            uint32_t const factor = scales_of_b(scale, [&] { return has_nonzero_fp8(codes); });
+            Decoded const of_b = decode_b_word(codes, 0, factor);
+            if (kElementA == kElementB && std::memcmp(&parts, &of_b, sizeof(parts)) != 0) {
               simulation::fail("A and B differ", scale, code);
+            }
+            if constexpr (kBitsA != 8) {
+              parts = of_b;
+              // The tiled kernel decodes two codes at a time beside an A of 16 bits. All other elements are zeros, or all are NaN.
+              uint32_t const pairs = parts.low[0] | parts.low[1] | parts.high[0] | parts.high[1];
+              uint32_t const adjacent = decode_adjacent_fp8<kElementB>(words[0], words[1], 0x4410 + place / 2 * 0x22, factor);
+              if ((pairs & 0xFFFF | pairs >> 16) != (adjacent >> 16 * (place % 2) & 0xFFFF)) {
+                simulation::fail("adjacent codes differ", scale, code);
+              }
+            }
+            if constexpr (kBitsA == 4) {
+              // FP4 has the places of FP8, and the values that it has beside FP4.
+              uint32_t const word[kWordsA] = {code % 16 << 4 * place};
+              Decoded const of_a = decode_a_word<0>(word, mx_scale(scale)), alone = decode(word[0], mx_scale(scale));
+              auto const one = [](Decoded const &of) {
+                uint32_t const pairs = of.low[0] | of.low[1] | of.high[0] | of.high[1];
+                return pairs & 0xFFFF | pairs >> 16;
+              };
+              if (one(of_a) != one(alone)) {
+                simulation::fail("FP4 beside FP8 differs", scale, code);
+              }
+              auto const *const in_a = reinterpret_cast<uint16_t const *>(&of_a), *const in_b = reinterpret_cast<uint16_t const *>(&of_b);
+              for (int i = 0; i < 8; ++i) {
+                if (scale < 100 && code % 8 > 0 && code > 8 && code < 0x78 && (in_a[i] == 0) != (in_b[i] == 0)) {
+                  simulation::fail("FP4 and FP8 have other places", scale, code);
+                }
+              }
             }
           }
           std::fwrite(&parts, sizeof(parts), 1, stdout);

@@ -185,7 +185,7 @@ impl Program {
             sample::fill_padding_with_nan(tensors.get_mut("sfb").expect("an input"));
             let given = self.run(simulation, &name, numbers, &tensors, &outputs);
             let (of_f32, of_bf16) = given[SAID..].split_at(outputs[0].bytes().len());
-            if [ElementType::F8E4M3FN, ElementType::F8E5M2].contains(&self.format.a) {
+            if self.fp8().is_some() {
                 // A sum that is NaN is computed again, without padding.
                 assert!(of_f32 == outputs[0].bytes() && of_bf16 == outputs[1].bytes(), "{name}");
                 return launch;
@@ -198,8 +198,9 @@ impl Program {
         launch
     }
 
-    /// Runs a case with scales at both ends of their range, whose products are near 2^(total - 254). Every sum equals the
-    /// interpreter's: where bf16 cannot hold an operand, the kernel computes the sum again.
+    /// Runs a case with scales at both ends of their range, whose products are near 2^(total - 254). An A without scales
+    /// has elements of this range, or of the part that f16 has. Every sum equals the interpreter's: where bf16 cannot hold an operand, the kernel
+    /// computes the sum again.
     pub fn check_ends(&self, simulation: &Simulation, case: Case, tile: Tile, total: i32) {
         let [l, m, n, k, sms] = case;
         let name = format!("{} {case:?} {tile} total={total}", self.name);
@@ -208,11 +209,28 @@ impl Program {
         let recipe = Recipe { rule: Rule::Exact, seed: total as u64, symbols: vec![("M".to_owned(), m)] };
         let mut tensors = sample::inputs(&program, &recipe).expect("inputs");
         let groups = (k / u64::from(self.format.block)) as i32;
-        let (low, high) = ((total - 249).max(4), (total - 4).min(249));
+        // Elements of a bf16 A are up to 2^16 before they are moved.
+        let (least, most) = match self.format.a {
+            ElementType::F16 => (105, 127),
+            ElementType::BF16 => (4, 233),
+            _ => (4, 249),
+        };
+        let (low, high) = ((total - 249).max(least), (total - 4).min(most));
+        let of_a = |group: i32| low + (high - low) * (group % groups) / (groups - 1);
+        if self.format.is_weight_only() {
+            let tensor = &tensors["a"];
+            let moved = |(at, value): (usize, &f64)| {
+                value * 2f64.powi(of_a(at as i32 / self.format.block as i32) - 127)
+            };
+            let values: Vec<f64> = tensor.to_f64().iter().enumerate().map(moved).collect();
+            let (element, dims) = (tensor.element(), tensor.dims().to_vec());
+            let tensor = Tensor::from_f64(element, dims, tensor.layout(), &values).expect("a tensor");
+            tensors.insert("a".to_owned(), tensor);
+        }
         for (scales, is_b) in [("sfa", false), ("sfb", true)] {
-            let tensor = &tensors[scales];
+            let Some(tensor) = tensors.get(scales) else { continue };
             let moved = |(at, code): (usize, &u8)| {
-                let of_a = low + (high - low) * (at as i32 % groups) / (groups - 1);
+                let of_a = of_a(at as i32);
                 let base = if is_b { total - of_a } else { of_a };
                 u8::try_from(i32::from(*code) - 127 + base).expect("a scale")
             };

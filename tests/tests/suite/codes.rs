@@ -17,7 +17,11 @@ fn every_code_has_a_fixture_that_shows_it() {
             .lines()
             .find_map(|line| line.strip_prefix("; test: partition "))
             .unwrap_or_else(|| panic!("{} has no partition test", file.display()));
-        let report = explain(&file, &fourfold_tests::options(target))
+        let (target, emulated) = match target.split_once(' ') {
+            Some((target, "emulated")) => (target, true),
+            _ => (target, false),
+        };
+        let report = explain(&file, &fourfold_tests::options(target).emulate(emulated))
             .unwrap_or_else(|error| panic!("{}", error.render()));
         assert!(
             report.decisions.iter().any(|decision| decision.code == Some(code.as_str())),

@@ -48,7 +48,9 @@ fn takes(kernel: &Kernel, problem: &Problem) -> Result<(), String> {
         Kernel::Hopper(it) if it.tile().is_small_m() && m > u64::from(it.tile[0]) => {
             Err(format!("M = {m} exceeds {}", it.tile[0]))
         }
-        Kernel::Hopper(it) if it.tile().is_small_m() && k > u64::from(it.tile().max_k()) => {
+        Kernel::Hopper(it)
+            if it.tile().is_small_m() && k > u64::from(it.tile().max_k(BlockFormat::NVFP4)) =>
+        {
             Err(format!("K = {k} exceeds the shared memory"))
         }
         _ => Ok(()),

@@ -30,9 +30,12 @@ CUTLASS_HOST_DEVICE constexpr float power_of_two(int exponent) {
 }
 constexpr int kBitsA = bits_of(kElementA), kBitsB = bits_of(kElementB);
 constexpr bool kHasScalesA = kBitsA < 16;
+// The bf16 numbers whose sum is an element of A. f16 has 11 significant bits, bf16 has 8, and fp16 does not hold MX scales.
+// So f16 beside MX scales is its upper bits and the rest (term_of), and each is multiplied by B.
+constexpr int kTermsA = kElementA == Element::kF16 && kMx ? 2 : 1;
 // True if the tiled kernel loads A as it is. It then decodes B in the order of memory, not in that of decode(codes, scale).
-constexpr bool kDirectA = kBitsA == 16;
-static_assert(kBitsA % kBitsB == 0 && (!kDirectA || kBitsB == 4), "a pair of element types without kernels");
+constexpr bool kDirectA = kBitsA == 16 && kTermsA == 1;
+static_assert(kBitsB <= 8 && (kMx || kBitsB == 4), "a pair of element types without kernels");
 constexpr float kFactor = power_of_two(-exponent_of(kElementA) - exponent_of(kElementB));
 // A code alone is v · 2^-6 in e4m3. This factor scales products down to those of fp16, so that kFactor applies to both.
 constexpr float kE4m3Factor = 1.0f / 65536.0f;
@@ -49,8 +52,14 @@ constexpr int kScaleRowBytes = 128, kAtomRows = kAtomBytes / kScaleRowBytes;
 constexpr int kBlockK = 128, kBlockBytes = kBlockK * kBitsB / 8, kAtomsPerBlock = kBlockK / kAtomK;
 constexpr int kBlockBytesA = kBlockK * kBitsA / 8;
 constexpr int kPartBytes = 64, kPartsB = kBlockBytes / kPartBytes, kPartWords = 4 / kPartsB;
-// Runs of A that a thread loads at a time, of 16 bytes: they hold its words of a block.
-constexpr int kRunsA = kBitsA / 4;
+// A thread's four words of a block of A, of kWordsA registers each, are kRunsA runs in memory. A thread loads a run of
+// kRunRegisters at a time: 16 bytes, or 8 if B has parts and A is FP4.
+constexpr int kWordsA = kBitsA / 4, kRunsA = kBitsA == 4 ? kPartsB : kBitsA / 4, kRunRegisters = 4 * kWordsA / kRunsA;
+constexpr int kRunBytes = 4 * kRunRegisters;
+// Bytes of a row of A, by those of a row of B.
+CUTLASS_HOST_DEVICE constexpr unsigned row_bytes_of_a(unsigned of_b) {
+  return kBitsA < kBitsB ? of_b / (kBitsB / kBitsA) : of_b * (kBitsA / kBitsB);
+}
 
 // Returns a thread's first element of a word of a block, and the index of the MX scale of the word in its block.
 CUTLASS_HOST_DEVICE constexpr int element_of(int t, int word) {
@@ -67,6 +76,18 @@ CUTLASS_HOST_DEVICE constexpr int run_of(int t, int i) {
 CUTLASS_DEVICE uint32_t word_of(uint4 const &words, int word) {
   return word == 0 ? words.x : word == 1 ? words.y : word == 2 ? words.z : words.w;
 }
+CUTLASS_DEVICE uint32_t word_of(uint2 const &words, int word) { return word == 0 ? words.x : words.y; }
+
+// The registers of a run of A.
+template <int kRegisters>
+struct RunOf {
+  using Type = uint4;
+};
+template <>
+struct RunOf<2> {
+  using Type = uint2;
+};
+using RunA = RunOf<kRunRegisters>::Type;
 
 // Eight decoded codes as fragment registers: for each of two K steps, a pair of low and a pair of high columns.
 struct Decoded {
@@ -208,6 +229,12 @@ CUTLASS_DEVICE uint32_t decode_fp8_pair(uint32_t codes, float scale) {
   return to_bf16(both.x * scale, both.y * scale);
 }
 
+// Decodes the two adjacent FP8 codes of eight that `select` takes from them, a selector of __byte_perm.
+template <Element kElement>
+CUTLASS_DEVICE uint32_t decode_adjacent_fp8(uint32_t first, uint32_t second, uint32_t select, uint32_t scale) {
+  return decode_fp8_pair<kElement>(__byte_perm(first, second, select), __uint_as_float(scale));
+}
+
 // Decodes eight FP8 codes. If the other operand is FP4, elements i and i + 4 form a pair, as decode(codes, scale) has
 // them. Otherwise adjacent elements do.
 template <Element kElement>
@@ -227,20 +254,44 @@ CUTLASS_DEVICE Decoded arrange_words(uint32_t first, uint32_t second, uint32_t t
   if constexpr (kBitsB == 8) {
     return {{first, third}, {second, fourth}};
   }
-  // Elements i and i + 4 in bf16, and i and i + 2 of each half in fp16.
+  // Elements i and i + 4 if operands are bf16, and i and i + 2 of each half if they are fp16.
   uint32_t const near = kUsesBf16 ? third : second, far = kUsesBf16 ? second : third;
   return {{__byte_perm(first, near, 0x5410), __byte_perm(far, fourth, 0x5410)},
           {__byte_perm(first, near, 0x7632), __byte_perm(far, fourth, 0x7632)}};
 }
 
-// Decodes a word of A: eight codes or elements. `scale` is ignored if A has no scales.
-CUTLASS_DEVICE Decoded decode_a_word(uint32_t const (&word)[kRunsA], [[maybe_unused]] uint32_t scale) {
-  if constexpr (kBitsA == 4) {
+// Returns a term of two f16 elements, as bf16: the upper eight significant bits, or the other three. The second term of
+// infinity is 0, that of NaN is NaN: bits that the first term lacks may tell NaN from infinity.
+template <int kTerm>
+CUTLASS_DEVICE uint32_t term_of(uint32_t halves) {
+  auto const term = [](float x) {
+    uint32_t const bits = __float_as_uint(x);
+    float const rest = x - __uint_as_float(bits & 0xFFFF0000u);
+    return kTerm == 0 ? bits : (bits & 0x7FFFFFFFu) == 0x7F800000u ? 0 : __float_as_uint(rest);
+  };
+  float2 const both = wide(halves);
+  return __byte_perm(term(both.x), term(both.y), 0x7632);
+}
+
+// Decodes a word of A: eight codes or elements, and of these a term. `scale` is ignored if A has no scales.
+template <int kTerm>
+CUTLASS_DEVICE Decoded decode_a_word(uint32_t const (&word)[kWordsA], [[maybe_unused]] uint32_t scale) {
+  if constexpr (kBitsA == 4 && kBitsB == 8) {
+    // Adjacent elements form a pair, as decode_fp8 has them.
+    auto const pair = [&](int byte) { return decode_adjacent(word[0], 0x4440 + byte, scale); };
+    return {{pair(0), pair(2)}, {pair(1), pair(3)}};
+  } else if constexpr (kBitsA == 4) {
     return decode(word[0], scale);
   } else if constexpr (kBitsA == 8) {
     return decode_fp8<kElementA>(word[0], word[1], scale);
   } else {
-    return arrange_words(word[0], word[1], word[2], word[3]);
+    Decoded const all = arrange_words(word[0], word[1], word[2], word[3]);
+    if constexpr (kTermsA == 1) {
+      return all;
+    } else {
+      return {{term_of<kTerm>(all.low[0]), term_of<kTerm>(all.low[1])},
+              {term_of<kTerm>(all.high[0]), term_of<kTerm>(all.high[1])}};
+    }
   }
 }
 
@@ -254,7 +305,7 @@ CUTLASS_DEVICE Decoded decode_b_word(uint4 const &codes, int word, uint32_t scal
 }
 
 // Returns the factor for scale_of_word of an MX scale of A, or those of two ue4m3 scales. `word` is what it multiplies.
-CUTLASS_DEVICE uint32_t scales_of_a(uint32_t scales, [[maybe_unused]] uint32_t const (&word)[kRunsA]) {
+CUTLASS_DEVICE uint32_t scales_of_a(uint32_t scales, [[maybe_unused]] uint32_t const (&word)[kWordsA]) {
   if constexpr (!kMx) {
     return two_scales(scales);
   } else if constexpr (kBitsA == 8) {
@@ -263,12 +314,17 @@ CUTLASS_DEVICE uint32_t scales_of_a(uint32_t scales, [[maybe_unused]] uint32_t c
     return mx_scale(scales & 0xFF);
   }
 }
-// The same for B, whose scales multiply a thread's part of a block.
-CUTLASS_DEVICE uint32_t scales_of_b(uint32_t scales, [[maybe_unused]] uint4 const &codes) {
+// Returns whether FP8 codes have a nonzero element.
+CUTLASS_DEVICE bool has_nonzero_fp8(uint4 const &codes) {
+  return ((codes.x | codes.y | codes.z | codes.w) & 0x7F7F7F7F) != 0;
+}
+// The same for B. `has_nonzero` returns whether the codes that a scale multiplies have a nonzero element.
+template <class HasNonzero>
+CUTLASS_DEVICE uint32_t scales_of_b(uint32_t scales, [[maybe_unused]] HasNonzero const &has_nonzero) {
   if constexpr (!kMx) {
     return two_scales(scales);
   } else if constexpr (kBitsB == 8) {
-    return mxfp8_scale<kElementB>(scales, [&] { return ((codes.x | codes.y | codes.z | codes.w) & 0x7F7F7F7F) != 0; });
+    return mxfp8_scale<kElementB>(scales, has_nonzero);
   } else {
     return mx_scale(scales);
   }

@@ -1,10 +1,13 @@
-// Decodes A into the workspace, two bytes per element, for the tiled kernel. decode_a_kernel runs before it. For large
+// Decodes A into the workspace, two bytes per element and term, for the tiled kernel. decode_a_kernel runs before it. For large
 // M it decodes only a part of A, and idle warps of the tiled kernel decode the rest (decode_ahead.cuh). If the tiled
 // kernel loads A as it is (kDirectA), decode_a_kernel only clears flags, and only runs if there are any.
 //
 // The workspace has whole K blocks of 128. Each is two panels, with 128 bytes of every row of A in the K order of
 // wgmma. The rows that a tile loads from a panel at a time are contiguous. Without the workspace, every tile would
 // decode A again for each 128 or 256 rows of B. Decoded A stays in L2.
+//
+// With kTermsA = 2, the workspace has two blocks per K block, one of each term. Tiled kernels then have twice as many K
+// blocks, and load each block of B twice.
 
 constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
 static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);
@@ -78,7 +81,7 @@ struct DecodeARun {
     scales = p.scales + ((static_cast<int64_t>(batch) * p.atoms_m + m / 128) * p.atoms_k + first) * kAtomBytes +
              m % 32 * 16 + m % 128 / 32 * 4;
     next_panel = static_cast<int64_t>(p.panel_m) * kPanelRowBytes;
-    decoded = p.decoded + 2 * block * next_panel + static_cast<int64_t>(row) * kPanelRowBytes + word * 16;
+    decoded = p.decoded + 2 * kTermsA * block * next_panel + static_cast<int64_t>(row) * kPanelRowBytes + word * 16;
   }
 
   // Advances to the next row of A, within the same 32 rows.
@@ -101,29 +104,46 @@ struct DecodeARun {
       }
     };
     // Codes past K are zeros.
-    uint32_t words[4][kRunsA] = {}, of_block[kAtomsPerBlock];
+    uint32_t words[4][kWordsA] = {}, of_block[kAtomsPerBlock];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kRunsA; ++i) {
       int const run_at = run_of(0, i);
       if (run_at < rest) {
-        uint4 const run = load(reinterpret_cast<uint4 const *>(codes + run_at));
+        RunA const run = load(reinterpret_cast<RunA const *>(codes + run_at));
         CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < 4; ++j) {
-          words[(i * 4 + j) / kRunsA][(i * 4 + j) % kRunsA] = word_of(run, j);
+        for (int j = 0; j < kRunRegisters; ++j) {
+          int const at = i * kRunRegisters + j;
+          words[at / kWordsA][at % kWordsA] = word_of(run, j);
         }
       }
     }
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kAtomsPerBlock; ++i) {
-      of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
+    if constexpr (kHasScalesA) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtomsPerBlock; ++i) {
+        of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
+      }
     }
     transpose(words);
+    store_term<0>(words, of_block, word, is_there);
+    if constexpr (kTermsA == 2) {
+      store_term<1>(words, of_block, word, is_there);
+    }
+  }
+
+  // Decodes and stores a term of four words, each of another run.
+  template <int kTerm>
+  CUTLASS_DEVICE void store_term(uint32_t const (&words)[4][kWordsA], uint32_t const (&of_block)[kAtomsPerBlock], unsigned word,
+                                 bool is_there) const {
     // The four words cover two K steps. Each step is two pieces of 16 bytes, with a register of each run.
     uint32_t pieces[4][4];
     CUTLASS_PRAGMA_UNROLL
     for (int t = 0; t < 4; ++t) {
-      uint32_t const of_run = kMx ? of_block[0] >> 8 * mx_scale_of(t, word) : of_block[t / 2 % kAtomsPerBlock] >> t % 2 * 16;
-      Decoded const parts = decode_a_word(words[t], scale_of_word(scales_of_a(of_run, words[t]), word));
+      uint32_t scale = 0;
+      if constexpr (kHasScalesA) {
+        uint32_t const of_run = kMx ? of_block[0] >> 8 * mx_scale_of(t, word) : of_block[t / 2 % kAtomsPerBlock] >> t % 2 * 16;
+        scale = scale_of_word(scales_of_a(of_run, words[t]), word);
+      }
+      Decoded const parts = decode_a_word<kTerm>(words[t], scale);
       CUTLASS_PRAGMA_UNROLL
       for (int step = 0; step < 2; ++step) {
         pieces[2 * step][t] = parts.low[step];
@@ -134,7 +154,7 @@ struct DecodeARun {
     if (is_there) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 4; ++i) {
-        *reinterpret_cast<uint4 *>(decoded + i / 2 * next_panel + i % 2 * 64) =
+        *reinterpret_cast<uint4 *>(decoded + (2 * kTerm + i / 2) * next_panel + i % 2 * 64) =
             uint4{pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]};
       }
     }

@@ -2,7 +2,7 @@
 //
 // MXFP8 with large scales exceeds bf16 (decode.cuh), although products with small elements of the other operand may
 // not. Operands that bf16 cannot hold are infinity or NaN, and so is every sum with them. Thus the thread that stores a
-// sum that is not finite computes it from the operands. Other formats have no operands that bf16 cannot hold.
+// sum that is not finite computes it from the operands. FP4 has no scale with which bf16 cannot hold it.
 
 constexpr bool kRecomputes = kBitsA == 8 || kBitsB == 8;
 
@@ -18,6 +18,9 @@ CUTLASS_DEVICE double element_at(uint8_t const *row, unsigned i) {
     constexpr float kCodeFactor = power_of_two(126);
     uint32_t const code = row[i / 2] >> i % 2 * 4;
     return __uint_as_float((code & 8) << 28 | (code & 7) << 22) * kCodeFactor;
+  } else if constexpr (bits_of(kElement) == 16) {
+    uint32_t const bits = reinterpret_cast<uint16_t const *>(row)[i];
+    return kElement == Element::kF16 ? wide(bits).x : __uint_as_float(bits << 16);
   } else {
     uint32_t const code = row[i];
     return wide(kElement == Element::kE4m3 ? e4m3_to_halves(code) : code << 8).x;
@@ -40,10 +43,11 @@ CUTLASS_DEVICE float exact_sum(Parameters const &p, int batch, int m, int n) {
   double sum = 0;
   CUTLASS_PRAGMA_NO_UNROLL
   for (unsigned block = 0; block < static_cast<unsigned>(p.k) / kScaleVector; ++block) {
-    double const scale = mx_scale_at(sfa, m, block, p.atoms_k) * mx_scale_at(sfb, n, block, p.atoms_k);
+    double const of_a = kHasScalesA ? mx_scale_at(sfa, m, block, p.atoms_k) : 1;
+    double const scale = of_a * mx_scale_at(sfb, n, block, p.atoms_k);
     CUTLASS_PRAGMA_NO_UNROLL
     for (unsigned i = block * kScaleVector; i < (block + 1) * kScaleVector; ++i) {
-      // Exact: products have at most eight significant bits.
+      // Exact: products have at most 15 significant bits.
       sum += element_at<kElementA>(a, i) * element_at<kElementB>(b, i) * scale;
     }
   }

@@ -155,6 +155,11 @@ CUTLASS_DEVICE uint4 load_ordered(uint4 const *from) {
                : "l"(from));
   return result;
 }
+CUTLASS_DEVICE uint2 load_ordered(uint2 const *from) {
+  uint2 result;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(result.x), "=r"(result.y) : "l"(from));
+  return result;
+}
 CUTLASS_DEVICE uint32_t load_ordered(uint32_t const *from) {
   uint32_t result;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(result) : "l"(from));

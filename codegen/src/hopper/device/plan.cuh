@@ -33,10 +33,10 @@ inline int64_t clusters_at_once(Device const &device, VariantTraits const &trait
   return (cluster > 2 && traits.ctas_per_sm == 1 ? room * 7 / 8 : room) / cluster;
 }
 
-// Returns the K steps of a tile.
+// Returns the K blocks of a tile, and its K steps: each term of A has blocks of its own.
+inline int64_t block_count(Problem const &problem) { return (problem.k + kBlockK - 1) / kBlockK * kTermsA; }
 inline int64_t step_count(Problem const &problem, VariantTraits const &traits) {
-  int64_t const step = traits.blocks * kBlockK;
-  return (problem.k + step - 1) / step;
+  return (block_count(problem) + traits.blocks - 1) / traits.blocks;
 }
 
 // Splits the last K steps of the last wave's `tiles` tiles among helpers: the CTAs of clusters that have no tile.
@@ -71,7 +71,7 @@ inline SplitK plan_split_k(int64_t steps, int64_t tiles, int64_t room, int clust
 // in the next matrix.
 inline bool decodes_before(VariantTraits const &traits) { return traits.tile_m > kSmallM; }
 inline int64_t decoded_row_bytes(Problem const &problem) {
-  return kDirectA ? 0 : (problem.k + kBlockK - 1) / kBlockK * kDecodedBlockBytes;
+  return kDirectA ? 0 : block_count(problem) * kDecodedBlockBytes;
 }
 inline int64_t padded_m(Problem const &problem, VariantTraits const &traits) {
   return (problem.m + traits.tile_m - 1) / traits.tile_m * traits.tile_m;

@@ -15,7 +15,7 @@ fn slow(seconds: f64) -> String {
 
 #[test]
 fn a_pending_kernel_is_there_when_it_is_built_and_waiting_is_bounded() {
-    let bench = Bench::with(&slow(0.4));
+    let bench = Bench::with(&slow(1.5));
     let service = bench.service();
     let events = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&events);
@@ -28,7 +28,7 @@ fn a_pending_kernel_is_there_when_it_is_built_and_waiting_is_bounded() {
     let started = Instant::now();
     assert!(kernel.wait(Wait::Never).is_none());
     assert!(kernel.wait(Wait::AtMost(Duration::from_millis(50))).is_none());
-    assert!(started.elapsed() < Duration::from_millis(350), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_millis(1300), "{:?}", started.elapsed());
     let loaded = kernel.wait(Wait::Forever).unwrap().unwrap();
     assert_eq!(loaded.metadata().threads, 256);
     assert!(kernel.wait(Wait::Never).is_some() && kernel.outcome().unwrap().is_ok());

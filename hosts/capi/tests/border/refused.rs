@@ -39,6 +39,18 @@ fn options_are_checked() {
     );
     argument(Host::create(&[("cache", "none"), ("tiers", "pack")]), "but `cache` is `none`");
     argument(Host::create(&[("tiers", "what://is this")]), "cannot use the cache tier");
+    argument(
+        Host::create(&[("dispatch", "/none/tables.toml")]),
+        "cannot read the dispatch tables /none/tables.toml",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let tables = folder.path().join("tables.toml");
+    std::fs::write(&tables, "schema = 1\n[[table]]\ntargets = [\"sm_1a\"]\n").unwrap();
+    let at = tables.to_str().unwrap();
+    argument(Host::create(&[("dispatch", at)]), "tables.toml: ");
+    let known = fixture("../codegen/src/select/sm90.toml");
+    std::fs::write(&tables, known).unwrap();
+    Host::new(&[("device", "none"), ("dispatch", at)]);
     for options in [
         &[
             ("device", "none"),

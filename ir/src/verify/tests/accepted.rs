@@ -79,6 +79,7 @@ pub(super) fn every_op() -> Module {
     let spread = b.op(OpKind::Broadcast, &[one], &[("spread", rows(48, F16))])[0];
     let mut outputs = vec![x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread];
     outputs.extend([bytes, exponents]);
+    outputs.push(routed(&mut b, chosen, m.clone()));
     outputs.extend(moved(&mut b, w, counts, m));
     b.finish(&outputs)
 }
@@ -98,6 +99,19 @@ fn moved(b: &mut Builder, codes: Value, counts: Value, m: Dim) -> [Value; 2] {
     let gathered = TensorType::new(vec![twice, Dim::fixed(48), Dim::fixed(96)], F4E2M1FN);
     let gathered = b.op(OpKind::Gather { axis: 0 }, &[padded, joined], &[("gathered", gathered)])[0];
     [joined, gathered]
+}
+
+/// The weighted rows of the best of eight groups, `[M, 48]`, added up.
+fn routed(b: &mut Builder, scores: Value, m: Dim) -> Value {
+    let pair = |element| TensorType::new(vec![m.clone(), Dim::fixed(2)], element);
+    let twice = Dim::fixed(2).times(&m).expect("the product is small");
+    let flat = |element| TensorType::new(vec![twice.clone()], element);
+    let taken = b.op(OpKind::TopK { k: 2 }, &[scores], &[("best", pair(F32)), ("ids", pair(I32))]);
+    let results = [("positions", flat(I32)), ("rows", flat(I32)), ("ends", ty(&[8], I32))];
+    let sorted = b.op(OpKind::GroupRows { groups: 8 }, &[taken[1]], &results);
+    let values = b.op(OpKind::Reshape, &[taken[0]], &[("values", flat(F32))])[0];
+    let total = TensorType::new(vec![m.clone()], BF16);
+    b.op(OpKind::ScatterAdd, &[values, sorted[1]], &[("total", total)])[0]
 }
 
 /// A `scaled_mma` of operands of these types.
@@ -136,6 +150,9 @@ fn a_program_of_every_op_is_accepted() {
         "slice",
         "concat",
         "gather",
+        "top_k",
+        "group_rows",
+        "scatter_add",
         "pad",
         "reduce",
         "softmax",

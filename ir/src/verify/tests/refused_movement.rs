@@ -4,10 +4,19 @@ use expect_test::{Expect, expect};
 
 use crate::load::load;
 
-/// Compares the errors of these ops on inputs of several types, one per line: code, message.
+/// Compares the errors of these ops on inputs of several types, one per line: code, message. Ops with several results
+/// name them.
 #[track_caller]
 fn check(ops: &[&str], expected: Expect) {
-    let body: String = ops.iter().enumerate().map(|(index, op)| format!("  %y{index} = {op}\n")).collect();
+    let body: String = ops
+        .iter()
+        .enumerate()
+        .map(
+            |(index, op)| {
+                if op.starts_with('%') { format!("  {op}\n") } else { format!("  %y{index} = {op}\n") }
+            },
+        )
+        .collect();
     let source = format!(
         "fir 1
 func @main(
@@ -25,6 +34,51 @@ func @main(
         }
     };
     expected.assert_eq(&text);
+}
+
+#[test]
+fn routing() {
+    check(
+        &[
+            "scatter_add %i, %i : tensor<[4], f32>",
+            "scatter_add %x, %i : tensor<[9, 6], f32>",
+            "scatter_add %m, %i : tensor<[9, 5], f32>",
+            "scatter_add %m, %i : tensor<[9, 6], i32>",
+            "scatter_add %m, %i : tensor<[], f32>",
+            "scatter_add %scalar, %i : tensor<[9], f32>",
+            "%v0, %i0 = top_k %x {k = 0} : tensor<[4, 0], f32>, tensor<[4, 0], i32>",
+            "%v1, %i1 = top_k %x {k = 7} : tensor<[4, 7], f32>, tensor<[4, 7], i32>",
+            "%v2, %i2 = top_k %i {k = 1} : tensor<[1], i32>, tensor<[1], i32>",
+            "%v3, %i3 = top_k %x {k = 2} : tensor<[4, 3], f16>, tensor<[4, 2], f32>",
+            "%v4, %i4 = top_k %scalar {k = 1} : tensor<[1], f32>, tensor<[1], i32>",
+            "%p0, %r0, %e0 = group_rows %i {groups = 3} : tensor<[M], i32>, tensor<[M], i32>, tensor<[3], i32>",
+            "%p2, %r2, %e2 = group_rows %x {groups = 0} : tensor<[24], i32>, tensor<[24], i32>, tensor<[0], i32>",
+            "%p1, %r1, %e1 = group_rows %x {groups = 3} : tensor<[24], f32>, tensor<[4], i32>, tensor<[2], i32>",
+        ],
+        expect![[r#"
+            error: operand_element: scatter_add takes f16, bf16 or f32 as x, but `%i` is tensor<[M], i32>
+            error: operand_shape: indices must have the shape [4], but `%i` is tensor<[M], i32>
+            error: result_shape: the shape of `%y2: tensor<[9, 5], f32>` must be [9, 6]
+            error: result_element: the element type of `%y3: tensor<[9, 6], i32>` must be f16, bf16 or f32
+            error: result_shape: the shape of `%y4: tensor<[], f32>` must be [M, 6]
+            error: operand_rank: x must have rank 1 or more, but `%scalar` is tensor<[], f32>
+            error: top_k: the last axis of `%x: tensor<[4, 6], f32>` has no k = 0 elements to take
+            error: top_k: the last axis of `%x: tensor<[4, 6], f32>` has no k = 7 elements to take
+            error: operand_element: top_k takes f16, bf16 or f32 as x, but `%i` is tensor<[M], i32>
+            error: top_k: the last axis of `%i: tensor<[M], i32>` has no k = 1 elements to take
+            error: result_element: the element type of `%v3: tensor<[4, 3], f16>` must be f32
+            error: result_element: the element type of `%i3: tensor<[4, 2], f32>` must be i32
+            error: result_shape: the shape of `%v3: tensor<[4, 3], f16>` must be [4, 2]
+            error: operand_rank: x must have rank 1 or more, but `%scalar` is tensor<[], f32>
+            error: operand_rank: ids must have rank 2 or more, but `%i` is tensor<[M], i32>
+            error: operand_element: group_rows takes i32 as ids, but `%x` is tensor<[4, 6], f32>
+            error: no_groups: group_rows needs at least one group
+            error: operand_element: group_rows takes i32 as ids, but `%x` is tensor<[4, 6], f32>
+            error: result_element: the element type of `%p1: tensor<[24], f32>` must be i32
+            error: result_shape: the shape of `%r1: tensor<[4], i32>` must be [24]
+            error: result_shape: the shape of `%e1: tensor<[2], i32>` must be [3]
+        "#]],
+    );
 }
 
 #[test]

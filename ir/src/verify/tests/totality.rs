@@ -89,7 +89,7 @@ impl Choices<'_> {
 
     fn kind(&mut self) -> OpKind {
         let block = self.pick(&[16, 32, 0, 1, u32::MAX]);
-        match self.below(25) {
+        match self.below(28) {
             0 => OpKind::ScaledMma(ScaledMma {
                 block,
                 weight_only: self.one_in(2),
@@ -137,6 +137,9 @@ impl Choices<'_> {
             }
             22 => OpKind::Bitcast,
             23 => OpKind::Bitwise(self.pick(BitwiseKind::ALL)),
+            24 => OpKind::TopK { k: self.pick(&[0, 1, 6, u32::MAX]) },
+            25 => OpKind::GroupRows { groups: self.pick(&[0, 1, 6, u32::MAX]) },
+            26 => OpKind::ScatterAdd,
             _ => {
                 let count = self.pick(&[0, 1, 6, 64]);
                 OpKind::Constant(ConstantValue::Dense((0..count).map(|_| self.number()).collect()))

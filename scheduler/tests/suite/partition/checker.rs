@@ -543,10 +543,13 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
     let none = Capabilities {
         target: "sm_99a".to_owned(),
         formats: Vec::new(),
+        not_emulated: Vec::new(),
         block_quantize: None,
         device: Default::default(),
     };
+    let emulated = Capabilities { not_emulated: vec![fourfold_ir::BlockFormat::NVFP4], ..none.clone() };
     let cases: Vec<(Capabilities, Gemm, &[ReasonCode])> = vec![
+        (emulated, good.clone(), &[FormatNotEmulated]),
         (cpu, good.clone(), &[CpuTarget, TargetLacksFormat]),
         (none, good.clone(), &[TargetLacksFormat]),
         (blackwell(), Gemm { scale: ElementType::F8E8M0FNU, ..good.clone() }, &[ScaleDtype]),

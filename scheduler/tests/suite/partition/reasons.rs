@@ -437,6 +437,7 @@ fn the_target_must_have_the_format() {
     let none = Capabilities {
         target: "sm_99a".to_owned(),
         formats: Vec::new(),
+        not_emulated: Vec::new(),
         block_quantize: None,
         device: Default::default(),
     };
@@ -447,6 +448,40 @@ fn the_target_must_have_the_format() {
         ReasonCode::TargetLacksFormat,
         expect!["%y = scaled_mma: the operands are nvfp4; expected a format of sm_99a, which has no formats"],
     );
+}
+
+#[test]
+fn an_emulated_target_must_have_the_format_too() {
+    let of = |element| {
+        let mut builder = Builder::new("six");
+        let a = builder.input("a", tensor(&[45, 128], ElementType::F8E4M3FN));
+        let b = builder.param("b", tensor(&[72, 128], element));
+        let scales =
+            |rows| TensorType::scales(vec![Dim::fixed(rows), Dim::fixed(4)], F8E8M0FNU, ScaleLayout::Blocked);
+        let sfa = builder.input("sfa", scales(45));
+        let sfb = builder.param("sfb", scales(72));
+        let y = builder.scaled_mma("y", a, sfa, b, sfb, 32, F32, ScaledMmaOptions::default());
+        builder.finish(&[y])
+    };
+    let emulated = |target| fourfold_codegen::emulated_capabilities(target).expect("an emulated target");
+    for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+        let native = fourfold_codegen::capabilities(target).expect("a target");
+        assert_eq!(reason(of(ElementType::F6E2M3FN), &native, "y"), None, "{target}");
+        assert_eq!(
+            native.formats.len(),
+            emulated(target).formats.len() + emulated(target).not_emulated.len()
+        );
+    }
+    near_miss(
+        &emulated("sm_120a"),
+        Some(of(ElementType::F8E5M2)),
+        of(ElementType::F6E2M3FN),
+        ReasonCode::FormatNotEmulated,
+        expect![
+            "%y = scaled_mma: the operands are mxfp8 x mxfp6, which sm_120a has kernels for, but these are not emulated; expected a GPU of sm_120a, or another format"
+        ],
+    );
+    assert_eq!(fourfold_codegen::emulated_capabilities("sm_90a"), None);
 }
 
 #[test]

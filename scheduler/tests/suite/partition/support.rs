@@ -180,6 +180,7 @@ pub fn reduce(builder: &mut Builder, name: &str, kind: ReduceKind, axes: &[u32],
 pub fn narrow() -> Capabilities {
     Capabilities {
         target: "narrow".to_owned(),
+        not_emulated: Vec::new(),
         block_quantize: None,
         device: Default::default(),
         formats: vec![FormatCapability {

@@ -1,7 +1,7 @@
 //! Kernels of a 16-bit A, which has no scales.
 
 use expect_test::expect;
-use fourfold_ir::ElementType::{BF16, F4E2M1FN, F8E4M3FN, F16, F32};
+use fourfold_ir::ElementType::{BF16, F4E2M1FN, F6E3M2FN, F8E4M3FN, F8E8M0FNU, F16, F32};
 use fourfold_ir::{
     BlockFormat, Builder, Capabilities, Dim, ElementType, FormatCapability, Module, ScaleLayout,
     ScaledMmaOptions, TensorType, UnaryKind,
@@ -96,7 +96,41 @@ fn a_format_without_kernels_and_linear_scales_have_their_reasons() {
     assert_eq!(code, ReasonCode::ScaleLayout);
     expect!["%d = scaled_mma: %sfw, the scales of B, are linear; expected blocked"].assert_eq(&message);
     assert_eq!(of(BF16, ScaleLayout::Blocked), None);
-    let without =
-        reason(module(BF16, &[], Some(45), ScaleLayout::Blocked, false), &without_weight_only(), "d");
-    assert_eq!(without.map(|(code, _)| code), Some(ReasonCode::TargetLacksFormat));
+}
+
+#[test]
+fn a_target_without_weight_only_kernels_names_the_quantized_product() {
+    let nvfp4 = module(BF16, &[], Some(45), ScaleLayout::Blocked, false);
+    let (code, message) = reason(nvfp4, &without_weight_only(), "d").expect("no kernel has a 16-bit A");
+    assert_eq!(code, ReasonCode::WeightOnly);
+    expect!["%d = scaled_mma: A is bf16, and the kernels of sm_100a take a block-scaled A; expected a quantized A: nvfp4 (W4A4)"].assert_eq(&message);
+    let mx = |element, k| {
+        let mut builder = Builder::new("mx");
+        let x = builder.input("x", tensor(&[45, k], F16));
+        let w = builder.param("w", tensor(&[72, k], element));
+        let scales = vec![Dim::fixed(72), Dim::fixed(k / 32)];
+        let sfw = builder.param("sfw", TensorType::scales(scales, F8E8M0FNU, ScaleLayout::Blocked));
+        let d = builder.scaled_mma("d", x, None, w, sfw, 32, F32, ScaledMmaOptions::default());
+        builder.finish(&[d])
+    };
+    for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+        let capabilities = fourfold_codegen::capabilities(target).expect("a target");
+        for (element, expected) in
+            [(F4E2M1FN, "mxfp8 x mxfp4 (W4A8)"), (F6E3M2FN, "mxfp8 x mxfp6_e3m2 (W6A8)")]
+        {
+            let (code, message) =
+                reason(mx(element, 128), &capabilities, "d").expect("no kernel has a 16-bit A");
+            assert_eq!(code, ReasonCode::WeightOnly);
+            assert_eq!(
+                message,
+                format!(
+                    "%d = scaled_mma: A is f16, and the kernels of {target} take a block-scaled A; expected a \
+                     quantized A: {expected}"
+                )
+            );
+        }
+    }
+    // No kernel of these has an A of FP8.
+    let (code, _) = reason(mx(F4E2M1FN, 128), &without_weight_only(), "d").expect("no kernel has a 16-bit A");
+    assert_eq!(code, ReasonCode::TargetLacksFormat);
 }

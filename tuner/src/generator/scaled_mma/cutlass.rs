@@ -138,7 +138,7 @@ fn broken(violations: &[rules::Violation]) -> Vec<Broken> {
 impl Cutlass {
     fn read(&self, parameters: &Parameters, target: &'static Target) -> Result<Kernel, Vec<Broken>> {
         let mut values = Values::new(parameters, PARAMETERS);
-        let computed = values.read("format", format).zip(values.read("d", output));
+        let computed = values.read("format", |text| format(text, target)).zip(values.read("d", output));
         let tile = values.read("tile", extents);
         let cluster = values.read("cluster", extents);
         let sms = values.read("sms", |text| match text {
@@ -214,7 +214,8 @@ impl Cutlass {
     }
 
     fn mainloop(&self, text: &str, format: BlockFormat) -> Option<Mainloop> {
-        let kind = if format == BlockFormat::MXFP4 { Kind::Mxf4 } else { Kind::Nvf4 };
+        let [a, b] = defaults::operands(format)?;
+        let kind = Kind::of(a.format, b.format);
         match (text, self.family) {
             ("auto", _) => Some(Mainloop::Auto),
             ("native", Family::Sm100) => Some(Mainloop::Sm100(kind)),

@@ -37,7 +37,7 @@ impl Generator for Hopper {
     }
 
     fn about(&self) -> &'static str {
-        "D = sum of (a sfa)(b sfb), with FP4 decoded in registers for wgmma and mma.sync"
+        "D = sum of (a sfa)(b sfb), with FP4 and FP8 decoded in registers for wgmma and mma.sync"
     }
 
     fn targets(&self) -> &'static [&'static str] {
@@ -55,7 +55,7 @@ impl Generator for Hopper {
         _: CutlassVersion,
     ) -> Result<Box<dyn Configured>, Vec<Broken>> {
         let mut values = Values::new(parameters, PARAMETERS);
-        let computed = values.read("format", format).zip(values.read("d", output));
+        let computed = values.read("format", |text| format(text, target)).zip(values.read("d", output));
         let tile = values.read("tile", tile);
         let cluster = values.read("cluster", |text| match text {
             "auto" => Some(0),
@@ -139,7 +139,7 @@ impl Configured for Kernel {
             return Err(format!("M = {} exceeds the kernel's maximum of {most}", problem.m));
         }
         // All of A must fit the shared memory of the cluster.
-        let longest = u64::from(self.tile.max_k());
+        let longest = u64::from(self.tile.max_k(self.computed.format));
         match problem.k > longest {
             true => Err(format!("K = {} exceeds {longest}, the most that fits shared memory", problem.k)),
             false => Ok(()),

@@ -76,9 +76,11 @@ impl Computed {
 
     fn work(self, problem: &Problem) -> Work {
         let Problem { l, m, n, k } = *problem;
-        let operand = |rows: u64| rows * k / 2 + rows * k.div_ceil(u64::from(self.format.block));
-        let d = m * n * self.d.storage_bits() as u64 / 8;
-        Work { bytes: l * (operand(m) + operand(n) + d), flops: 2 * l * m * n * k }
+        let matrix = |element: ElementType, extent: u64| extent * element.storage_bits() as u64 / 8;
+        let scales = |rows: u64| rows * k.div_ceil(u64::from(self.format.block));
+        let a = matrix(self.format.a, m * k) + if self.format.is_weight_only() { 0 } else { scales(m) };
+        let b = matrix(self.format.b, n * k) + scales(n);
+        Work { bytes: l * (a + b + matrix(self.d, m * n)), flops: 2 * l * m * n * k }
     }
 
     /// Contest-rule data, with the results of the CPU fallback. f32 accumulation is exact in any order, so every
@@ -90,11 +92,18 @@ impl Computed {
         let (block, scale) = (format.block, format.scale);
         let (batch, scales) =
             (if l == 1 { String::new() } else { format!("{l}, ") }, k.div_ceil(u64::from(block)));
+        let (sfa, names): (String, &[&str]) = if format.is_weight_only() {
+            (String::new(), &["a", "b", "sfb"])
+        } else {
+            (format!(" %sfa: tensor<[{batch}{m}, {scales}], {scale}, blocked>,"), &["a", "sfa", "b", "sfb"])
+        };
         let source = format!(
-            "fir 1\nfunc @main(\n  %a: tensor<[{batch}{m}, {k}], {}>, %sfa: tensor<[{batch}{m}, {scales}], {scale}, blocked>,\n  \
+            "fir 1\nfunc @main(\n  %a: tensor<[{batch}{m}, {k}], {}>,{sfa}\n  \
              %b: tensor<[{batch}{n}, {k}], {}>, %sfb: tensor<[{batch}{n}, {scales}], {scale}, blocked>\n) {{\n  \
-             %d = scaled_mma %a, %sfa, %b, %sfb {{block = {block}}} : tensor<[{batch}{m}, {n}], {d}>\n  return %d\n}}\n",
-            format.a, format.b
+             %d = scaled_mma %{} {{block = {block}}} : tensor<[{batch}{m}, {n}], {d}>\n  return %d\n}}\n",
+            format.a,
+            format.b,
+            names.join(", %")
         );
         let (program, _) = fourfold_ir::load(&source).map_err(|errors| {
             errors.first().map_or_else(|| "no program".to_owned(), |error| error.message.clone())
@@ -104,9 +113,9 @@ impl Computed {
             sample::inputs(&program, &recipe).map_err(|error| error.to_string())?;
         let op = program.module().ops.keys().next().ok_or("the program has no op")?;
         let mut given = Vec::new();
-        for name in ["a", "sfa", "b", "sfb"] {
-            let tensor = tensors.remove(name).ok_or_else(|| format!("no sample for %{name}"))?;
-            given.push((name.to_owned(), tensor));
+        for name in names {
+            let tensor = tensors.remove(*name).ok_or_else(|| format!("no sample for %{name}"))?;
+            given.push(((*name).to_owned(), tensor));
         }
         let operands: Vec<&Tensor> = given.iter().map(|(_, tensor)| tensor).collect();
         let results = fallback::run_op(&program, op, &operands, &SymbolValues::default())

@@ -1,5 +1,6 @@
 //! Parses parameter values.
 
+use fourfold_codegen::{Target, capabilities};
 use fourfold_ir::{BlockFormat, ElementType};
 
 use super::super::{Broken, Parameter};
@@ -60,12 +61,10 @@ pub(super) fn extents<const COUNT: usize>(text: &str) -> Option<[u32; COUNT]> {
     numbers.try_into().ok()
 }
 
-pub(super) fn format(text: &str) -> Option<BlockFormat> {
-    match text {
-        "nvfp4" => Some(BlockFormat::NVFP4),
-        "mxfp4" => Some(BlockFormat::MXFP4),
-        _ => None,
-    }
+/// Finds a format of the target by its name.
+pub(super) fn format(text: &str, target: &Target) -> Option<BlockFormat> {
+    let formats = capabilities(target.name)?.formats.into_iter().map(|rules| rules.format);
+    formats.into_iter().find(|format| format.to_string() == text)
 }
 
 pub(super) fn output(text: &str) -> Option<ElementType> {
@@ -74,8 +73,12 @@ pub(super) fn output(text: &str) -> Option<ElementType> {
         .find(|element| element.to_string() == text)
 }
 
-pub(super) const FORMAT: Parameter =
-    Parameter { name: "format", about: "format of A and B", values: "nvfp4 or mxfp4", default: "nvfp4" };
+pub(super) const FORMAT: Parameter = Parameter {
+    name: "format",
+    about: "formats of A and B",
+    values: "a format of the target: one name such as nvfp4, or two such as bf16 x mxfp4 (`fourfold doctor` lists them)",
+    default: "nvfp4",
+};
 
 pub(super) const D: Parameter =
     Parameter { name: "d", about: "element type of D", values: "f16, bf16 or f32", default: "bf16" };

@@ -101,12 +101,10 @@ fn configure(matrix: &Matrix, kernel: usize) -> Result<Box<dyn Configured>> {
 }
 
 fn format(matrix: &Matrix, kernel: usize) -> Result<BlockFormat> {
-    let parameters = &matrix.kernels[kernel].parameters;
-    match parameters.get("format").map(ToString::to_string).as_deref() {
-        Some("mxfp4") => Ok(BlockFormat::MXFP4),
-        Some("nvfp4") => Ok(BlockFormat::NVFP4),
-        _ => Err(anyhow!("dispatch tables do not know the format of {}", matrix.kernels[kernel].name)),
-    }
+    let kernel = &matrix.kernels[kernel];
+    let name = kernel.parameters.get("format").map(ToString::to_string);
+    name.and_then(|name| fourfold::codegen::format(&name))
+        .with_context(|| format!("dispatch tables do not know the format of {}", kernel.name))
 }
 
 const RANDOM_PROBLEMS: usize = 100_000;

@@ -6,7 +6,9 @@
 template <int kTileM>
 struct SmallMDecodeA {
   using V = SmallM<kTileM>;
-  uint4 codes[V::kPieces][kRunsA];
+  // True if the codes of a piece are adjacent, and have one factor.
+  static constexpr bool kIsPiece = kBitsA == 4 && kPartsB == 1;
+  RunA codes[V::kPieces][kRunsA];
   uint32_t scales[V::kPieces];
   // The K blocks per row of A in this CTA, the pieces of all rows, and the bytes of a row from the CTA's first chunk
   // on.
@@ -24,8 +26,9 @@ struct SmallMDecodeA {
       unsigned const piece = item - m * blocks * 4;
       CUTLASS_PRAGMA_UNROLL
       for (int run = 0; run < kRunsA; ++run) {
-        unsigned const from = kBitsA == 4 ? piece * 16 : piece / 4 * kBlockBytesA + run_of(t, run);
-        codes[i][run] = load_ordered(reinterpret_cast<uint4 const *>(first + (m * small_m_row_bytes_a(p) + min(from, rest - 16))));
+        unsigned const from = kIsPiece ? piece * 16 : piece / 4 * kBlockBytesA + run_of(t, run);
+        codes[i][run] =
+            load_ordered(reinterpret_cast<RunA const *>(first + (m * small_m_row_bytes_a(p) + min(from, rest - kRunBytes))));
       }
       if constexpr (kHasScalesA) {
         unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms_k - 1u);
@@ -52,15 +55,15 @@ struct SmallMDecodeA {
       // The scale is converted only here: a conversion right after the load would stall all instructions that follow.
       uint32_t const own = kHasScalesA ? rematerialize(scales[i]) : 0;
       // The factor of all words of the piece, unless that depends on the word.
-      uint32_t const of_thread = kMx ? kBitsA == 4 ? mx_scale(own) : 0 : two_scales(own);
+      uint32_t const of_thread = kMx ? kIsPiece ? mx_scale(own) : 0 : two_scales(own);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
         // Codes past K are zeros.
-        unsigned const from = kBitsA == 4 ? (block * 4 + t) * 16 : block * kBlockBytesA + run_of(t, word * kRunsA / 4);
-        uint32_t eight[kRunsA];
+        unsigned const from = kIsPiece ? (block * 4 + t) * 16 : block * kBlockBytesA + run_of(t, word * kRunsA / 4);
+        uint32_t eight[kWordsA];
         CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < kRunsA; ++j) {
-          eight[j] = from < rest ? word_of(codes[i][word * kRunsA / 4], (word * kRunsA + j) % 4) : 0;
+        for (int j = 0; j < kWordsA; ++j) {
+          eight[j] = from < rest ? word_of(codes[i][word * kRunsA / 4], (word * kWordsA + j) % kRunRegisters) : 0;
         }
         if constexpr (V::kUsesE4m3) {
           // Words w and w + 2 belong to the thread's two groups of 16. The groups share a matrix and have separate
@@ -71,12 +74,15 @@ struct SmallMDecodeA {
           store_words(at, only(parts.even, 0), only(parts.even, 1), only(parts.even, 2), only(parts.even, 3));
           store_words(at + V::kMatrixBytes / 2, only(parts.odd, 0), only(parts.odd, 1), only(parts.odd, 2), only(parts.odd, 3));
         } else {
-          // Stores a thread's operands of two K steps as one vector.
-          uint32_t const of_word = kBitsA == 8 ? scales_of_a(own >> (kPartsB == 2 ? 8 * mx_scale_of(t, word) : 0), eight)
-                                               : scale_of_word(of_thread, word);
-          Decoded const parts = decode_a_word(eight, of_word);
-          store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + t * 16, parts.low[0], parts.high[0],
-                      parts.low[1], parts.high[1]);
+          // Stores a thread's operands of two K steps as one vector, which those of its other terms follow.
+          uint32_t const of_word = kHasScalesA && !kIsPiece
+                                       ? scales_of_a(own >> (kPartsB == 2 ? 8 * mx_scale_of(t, word) : 0), eight)
+                                       : scale_of_word(of_thread, word);
+          uint32_t const to = smem_a + m * pitch + block * (2 * kBlockK * kTermsA) + word * (64 * kTermsA) + t * 16;
+          cute::for_each(cute::make_seq<kTermsA>{}, [&](auto term) {
+            Decoded const parts = decode_a_word<term>(eight, of_word);
+            store_words(to + term * 64, parts.low[0], parts.high[0], parts.low[1], parts.high[1]);
+          });
         }
       }
       if constexpr (V::kUsesE4m3) {

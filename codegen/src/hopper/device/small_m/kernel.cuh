@@ -22,7 +22,7 @@ struct SmallMCluster {
 // Bytes between two rows of A in shared memory, as fp16 or bf16.
 template <int kTileM>
 CUTLASS_DEVICE int small_m_pitch(SmallMWork const &work) {
-  return static_cast<int>(work.chunks.number * SmallM<kTileM>::kChunkK) * 2 + 64;
+  return static_cast<int>(work.chunks.number * SmallM<kTileM>::kChunkK) * 2 * kTermsA + 64;
 }
 
 // Load: issues the copies of a warp's first chunks of B, and decodes A from `pieces` into shared memory. On return all

@@ -21,7 +21,7 @@ struct SmallMOperands {
 
 // Bytes of a row of A. B has `row_bytes` in a row.
 CUTLASS_DEVICE unsigned small_m_row_bytes_a(SmallMParameters const &p) {
-  return p.row_bytes * (kBitsA / kBitsB);
+  return row_bytes_of_a(p.row_bytes);
 }
 
 // The work of a CTA: some chunks along K of its cluster's units. Its warps share the chunks of all groups.

@@ -23,7 +23,7 @@ struct SmallMAccumulators {
     uint32_t of_thread[2];
     CUTLASS_PRAGMA_UNROLL
     for (int row = 0; row < 2; ++row) {
-      of_thread[row] = scales_of_b(scales[row], codes[row]);
+      of_thread[row] = scales_of_b(scales[row], [&] { return has_nonzero_fp8(codes[row]); });
     }
     CUTLASS_PRAGMA_UNROLL
     for (int word = 0; word < kPartWords; ++word) {
@@ -39,9 +39,12 @@ struct SmallMAccumulators {
       }
       CUTLASS_PRAGMA_UNROLL
       for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-        uint4 const second = load_words(a_at[chunk] + part * (2 * kBlockK / kPartsB) + word * 64);
-        mma(acc[chunk][0], operands[0], second.x, second.y);
-        mma(acc[chunk][1], operands[1], second.z, second.w);
+        CUTLASS_PRAGMA_UNROLL
+        for (int term = 0; term < kTermsA; ++term) {
+          uint4 const second = load_words(a_at[chunk] + part * (2 * kBlockK * kTermsA / kPartsB) + (word * kTermsA + term) * 64);
+          mma(acc[chunk][0], operands[0], second.x, second.y);
+          mma(acc[chunk][1], operands[1], second.z, second.w);
+        }
       }
     }
   }

@@ -34,7 +34,7 @@
 //   rings          kWarps * kRingBytes  per warp kStages chunks: kGroupN rows of codes, kRowBytes each, odd rows with
 //                                       their halves swapped; then kChunkAtoms * kAtomPart bytes of scales. After the
 //                                       mainloop, unless kUsesE4m3, the sums of the warp's last group
-//   a              kABytes              rows of A, 2 bytes per element, padded by 64 bytes. If kUsesE4m3, per K block
+//   a              kABytes              rows of A, 2 bytes per element and term, padded by 64 bytes. If kUsesE4m3, per K block
 //                                       and row of A two matrices of e4m3 (kMatrixBytes), then all scales as f32
 //   sums           kAllSums             per group kTileM * kSumPitch floats; if kUsesE4m3, for each warpgroup
 //   totals         kTotalBytes          sums by vector, row of A and CTA of the cluster. Other CTAs write here while
@@ -80,9 +80,9 @@ struct SmallM {
   static constexpr int kMatrixBytes = 256, kABlockBytes = 2 * kMatrixBytes;
   static constexpr int kABlockScaleBytes = kBlockK / kScaleVector * 4;
   // Elements of A that fit. The padding puts rows of fp16 or bf16 into different banks.
-  static constexpr int kMaxElements = kTileM == 1 ? 16384 : kTileM == 16 ? 65536 : 32768;
+  static constexpr int kMaxElements = (kTileM == 1 ? 16384 : kTileM == 16 ? 65536 : 32768) / kTermsA;
   static constexpr int kABytes =
-      kUsesE4m3 ? kMaxElements / kBlockK * (kABlockBytes + kABlockScaleBytes) : kMaxElements * 2 + kTileM * 64;
+      kUsesE4m3 ? kMaxElements / kBlockK * (kABlockBytes + kABlockScaleBytes) : kMaxElements * 2 * kTermsA + kTileM * 64;
   // Pieces of 32 codes that a thread decodes.
   static constexpr int kPieces = kMaxElements / 32 / kThreads;
   // Totals over warps: of all rows of B, or of one vector per CTA of a cluster. Then zeros.

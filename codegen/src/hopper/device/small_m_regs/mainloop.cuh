@@ -42,10 +42,10 @@ struct SmallMRegsA {
         bool const is_inside = k / 8 * kBitsA < row_bytes;
         uint8_t const *const from = a + (static_cast<uint64_t>(row) * row_bytes + k / 8 * kBitsA);
         uint32_t scale = 0;
-        uint4 runs[kRunsA] = {};
+        uint4 runs[kWordsA] = {};
         if (is_inside) {
           CUTLASS_PRAGMA_UNROLL
-          for (int run = 0; run < kRunsA; ++run) {
+          for (int run = 0; run < kWordsA; ++run) {
             runs[run] = load_ordered(reinterpret_cast<uint4 const *>(from + run * 16));
           }
           if constexpr (kHasScalesA) {
@@ -54,12 +54,12 @@ struct SmallMRegsA {
         }
         CUTLASS_PRAGMA_UNROLL
         for (int word = 0; word < 4; ++word) {
-          uint32_t eight[kRunsA];
+          uint32_t eight[kWordsA];
           CUTLASS_PRAGMA_UNROLL
-          for (int j = 0; j < kRunsA; ++j) {
-            eight[j] = word_of(runs[word * kRunsA / 4], (word * kRunsA + j) % 4);
+          for (int j = 0; j < kWordsA; ++j) {
+            eight[j] = word_of(runs[word * kWordsA / 4], (word * kWordsA + j) % 4);
           }
-          Decoded const parts = decode_a_word(eight, kBitsA == 8 ? scales_of_a(scale, eight) : 0);
+          Decoded const parts = decode_a_word<0>(eight, kBitsA == 8 ? scales_of_a(scale, eight) : 0);
           CUTLASS_PRAGMA_UNROLL
           for (int s = 0; s < 2; ++s) {
             of[column][block][word][s][0] = parts.low[s];

@@ -11,7 +11,7 @@ CUTLASS_DEVICE void decode_ahead(Parameters const &p) {
   if (ahead.units == 0) {
     return;
   }
-  DecodeAMatrix const matrix{p.a,           p.sfa, ahead.decoded_a, static_cast<int>(p.row_bytes * (kBitsA / kBitsB)),
+  DecodeAMatrix const matrix{p.a,           p.sfa, ahead.decoded_a, static_cast<int>(row_bytes_of_a(p.row_bytes)),
                              ahead.panel_m, p.atoms_m, p.atoms_k};
   unsigned const word = lane() % 4, of_first = ahead.first_tiles.number * ahead.slabs.number;
   // The previous kernel zeroes the counters.

@@ -26,7 +26,9 @@ struct TiledProducerB {
     }
   }
 
-  CUTLASS_DEVICE void load(Parameters const &p, TiledSmem<V> const &smem, int stage, int block) const {
+  CUTLASS_DEVICE void load(Parameters const &p, TiledSmem<V> const &smem, int stage, int block_of_a) const {
+    // All terms of A have the same B.
+    int const block = block_of_a / kTermsA;
     uint32_t const barrier = smem.full_b(stage);
     barrier_expect_tx(barrier, V::kStageBytes);
     CUTLASS_PRAGMA_UNROLL

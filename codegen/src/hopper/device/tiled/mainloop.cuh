@@ -1,5 +1,9 @@
 // The mainloop of a consumer warpgroup: decodes B into registers and executes wgmma along K.
 
+// The parts of a K block whose codes and scales a thread reads at a time. If kDirectA, it reads one scale, and codes as it
+// decodes them.
+constexpr int kReadParts = kDirectA ? 1 : kPartsB;
+
 #ifndef FOURFOLD_HOST
 // A warpgroup's position in the ring, and the addresses from which a thread reads a stage.
 template <class V>
@@ -8,7 +12,7 @@ struct TiledConsumer {
   TiledSmem<V> const &smem;
   PipelineState<V::kStages> ring;
   // Addresses of the thread's rows of B in stage 0, and of the thread's first codes in them, unless kDirectA: then a
-  // thread holds a byte of each word of a row, which `select` takes.
+  // thread holds two of each eight codes of a row, which `select` takes.
   uint32_t codes_at[kThreadRows], scales_at[kThreadRows];
   uint32_t select;
 
@@ -19,9 +23,9 @@ struct TiledConsumer {
     int const t = thread % 4, row = thread % V::kPhaseThreads / 32 * V::kWarpN + first_row_n<V>(thread % 32 / 4);
     int const of_scales = first + row;
     uint32_t const codes = smem.b(0) + row * kPartBytes + (kDirectA ? 0 : t * 16);
-    select = 0x4440 + t;
+    select = kBitsB == 8 ? 0x4410 + t * 0x22 : 0x4440 + t;
     uint32_t const scales = smem.sfb(0) + of_scales / 128 * V::kSfbBytes + of_scales % 32 * 16 +
-                            of_scales / 32 % 4 * 4 + (!kMx ? t / 2 * kAtomBytes + t % 2 * 2 : kPartsB == 2 ? t / 2 : t);
+                            of_scales / 32 % 4 * 4 + (!kMx ? t / 2 * kAtomBytes + t % 2 * 2 : kReadParts == 2 ? t / 2 : t);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kThreadRows; ++i) {
       // The addresses differ in the bits of a row's index. With four warpgroups registers are scarce, so the addresses
@@ -38,33 +42,44 @@ struct TiledConsumer {
   // Reads the codes and scales of a stage once it is full. Scales come first, so that their conversions are issued
   // between instructions of another pipe. While wgmma executes, two consecutive instructions for the same pipe take
   // twice as long.
-  CUTLASS_DEVICE void read(PipelineState<V::kStages> const &from, uint4 (&codes)[kPartsB][kThreadRows],
-                           uint32_t (&scales)[kPartsB][kThreadRows]) const {
+  CUTLASS_DEVICE void read(PipelineState<V::kStages> const &from, uint4 (&codes)[kReadParts][kThreadRows],
+                           uint32_t (&scales)[kReadParts][kThreadRows]) const {
     barrier_wait(smem.full_b(from.stage), from.phase);
     uint32_t const stage = from.stage * V::kStageBytes;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kThreadRows * kPartsB; ++i) {
+    for (int i = 0; i < kThreadRows * kReadParts; ++i) {
       // Scales of the second part are two further on.
       uint32_t const at = scales_at[i % kThreadRows] + stage + i / kThreadRows * 2;
       scales[i / kThreadRows][i % kThreadRows] = kMx ? load_byte(at) : load_half(at);
     }
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kThreadRows * kPartsB && !kDirectA; ++i) {
+    for (int i = 0; i < kThreadRows * kReadParts && !kDirectA; ++i) {
       codes[i / kThreadRows][i % kThreadRows] =
           load_words(codes_at[i % kThreadRows] + stage + i / kThreadRows * V::kTileN * kPartBytes);
     }
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kThreadRows * kPartsB; ++i) {
+    for (int i = 0; i < kThreadRows * kReadParts; ++i) {
       uint32_t &scale = scales[i / kThreadRows][i % kThreadRows];
-      scale = scales_of_b(scale, codes[i / kThreadRows][i % kThreadRows]);
+      scale = scales_of_b(scale, [&] {
+        if constexpr (kDirectA) {
+          // The 32 codes of the thread's scale.
+          int const t = threadIdx.x % 4;
+          return has_nonzero_fp8(load_row(from, i, 2 * t)) || has_nonzero_fp8(load_row(from, i, 2 * t + 1));
+        } else {
+          return has_nonzero_fp8(codes[i / kThreadRows][i % kThreadRows]);
+        }
+      });
     }
   }
-  CUTLASS_DEVICE void read(uint4 (&codes)[kPartsB][kThreadRows], uint32_t (&scales)[kPartsB][kThreadRows]) const {
+  CUTLASS_DEVICE void read(uint4 (&codes)[kReadParts][kThreadRows], uint32_t (&scales)[kReadParts][kThreadRows]) const {
     read(ring, codes, scales);
   }
 
-  // Reads a word of each thread's codes of row i in the current stage, which is full.
-  CUTLASS_DEVICE uint4 load_row(int i, int word) const { return load_words(codes_at[i] + ring.stage * V::kStageBytes + word * 16); }
+  // If kDirectA, reads 16 bytes of codes of row i in a stage, which is full.
+  CUTLASS_DEVICE uint4 load_row(PipelineState<V::kStages> const &from, int i, int run) const {
+    constexpr int kRuns = kPartBytes / 16;
+    return load_words(codes_at[i] + from.stage * V::kStageBytes + run / kRuns * (V::kTileN * kPartBytes) + run % kRuns * 16);
+  }
 
   // Releases a stage of B. The caller has issued wgmma that use data of each read, so all reads have completed.
   // Every lane arrives: a single arrival would need __syncwarp, which the compiler drops where lanes do not
@@ -86,15 +101,25 @@ constexpr int kLastReadWord = kDirectA ? 3 : 4 - kPartWords;
 
 // Decodes a word of each row of B into operands of two K steps, per half of the rows.
 template <int kHalves, class Consumer>
-CUTLASS_DEVICE void decode_word(Consumer const &consumer, uint4 const (&codes)[kPartsB][2 * kHalves],
-                                uint32_t const (&scales)[kPartsB][2 * kHalves], int word, uint32_t (&first)[kHalves][4],
+CUTLASS_DEVICE void decode_word(Consumer const &consumer, uint4 const (&codes)[kReadParts][2 * kHalves],
+                                uint32_t const (&scales)[kReadParts][2 * kHalves], int word, uint32_t (&first)[kHalves][4],
                                 uint32_t (&second)[kHalves][4]) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < 2 * kHalves; ++i) {
-    if constexpr (kDirectA) {
+    if constexpr (kDirectA && kBitsB == 8) {
+      // In the order of memory, a K step has 16 codes of a row. Each thread of the quad has two of each eight, and thread
+      // `word` has the scale of both steps.
+      uint4 const of_first = consumer.load_row(consumer.ring, i, 2 * word), of_second = consumer.load_row(consumer.ring, i, 2 * word + 1);
+      uint32_t const scale = __shfl_sync(0xFFFFFFFFu, scales[0][i], word, 4), select = consumer.select;
+      first[i / 2][i % 2] = decode_adjacent_fp8<kElementB>(of_first.x, of_first.y, select, scale);
+      first[i / 2][2 + i % 2] = decode_adjacent_fp8<kElementB>(of_first.z, of_first.w, select, scale);
+      second[i / 2][i % 2] = decode_adjacent_fp8<kElementB>(of_second.x, of_second.y, select, scale);
+      second[i / 2][2 + i % 2] = decode_adjacent_fp8<kElementB>(of_second.z, of_second.w, select, scale);
+      continue;
+    } else if constexpr (kDirectA) {
       // In the order of memory, two K steps have 32 codes of a row. Each thread of the quad has a byte of each word, and
       // thread `word` has the scales.
-      uint4 const row = consumer.load_row(i, word);
+      uint4 const row = consumer.load_row(consumer.ring, i, word);
       uint32_t const both = __shfl_sync(0xFFFFFFFFu, scales[0][i], word, 4);
       uint32_t const of_first = scale_of_word(both, 0), of_second = scale_of_word(both, 2);
       first[i / 2][i % 2] = decode_adjacent(row.x, consumer.select, of_first);
@@ -123,8 +148,8 @@ template <class V>
 CUTLASS_DEVICE void mainloop_one_buffer(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
   constexpr int kWords = 4 / V::kParts;
   for (int left = blocks; left > 0; --left, consumer.next()) {
-    uint4 codes[kPartsB][2];
-    uint32_t scales[kPartsB][2], operands[2 * kWords][1][4];
+    uint4 codes[kReadParts][2];
+    uint32_t scales[kReadParts][2], operands[2 * kWords][1][4];
     consumer.read(codes, scales);
     CUTLASS_PRAGMA_UNROLL
     for (int part = 0; part < V::kParts; ++part) {
@@ -178,8 +203,8 @@ CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks,
   int pending = -1;
   auto const add = [&](uint32_t (&now)[8][1][4]) {
     {
-      uint4 codes[kPartsB][2];
-      uint32_t scales[kPartsB][2];
+      uint4 codes[kReadParts][2];
+      uint32_t scales[kReadParts][2];
       consumer.read(codes, scales);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
@@ -213,8 +238,8 @@ CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks,
 template <class V>
 CUTLASS_DEVICE void mainloop_prefetch(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
   static_assert(V::kPhases == 1);
-  uint32_t operands[2][8][1][4], scales[kPartsB][2];
-  uint4 codes[kPartsB][2];
+  uint32_t operands[2][8][1][4], scales[kReadParts][2];
+  uint4 codes[kReadParts][2];
   int pending = -1, left = blocks;
   PipelineState<V::kStages> ahead = consumer.ring;
   consumer.read(codes, scales);
@@ -255,8 +280,8 @@ template <class V>
 CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float (&sums)[V::kHalves][V::kTileM / 2]) {
   int pending = -1;
   for (int left = blocks; left > 0; --left) {
-    uint4 codes[kPartsB][2 * V::kHalves];
-    uint32_t scales[kPartsB][2 * V::kHalves];
+    uint4 codes[kReadParts][2 * V::kHalves];
+    uint32_t scales[kReadParts][2 * V::kHalves];
     consumer.read(codes, scales);
     uint64_t const desc_a = descriptor(consumer.smem.a(consumer.ring.stage));
     uint32_t operands[2][2][V::kHalves][4];

@@ -1,0 +1,64 @@
+//! Ops that route rows to groups and back.
+
+use std::cmp::Ordering;
+
+use super::movement::code_bytes;
+use crate::scalar;
+use crate::tensor::Tensor;
+use crate::types::ElementType;
+
+/// The codes of the k greatest elements of each row, in descending order, and their indices.
+pub(super) fn top_k(x: &Tensor, k: usize) -> (Vec<u8>, Vec<f64>) {
+    let (values, codes, width) = (x.to_f64(), x.to_codes(), code_bytes(x.element()));
+    let columns = x.dims().last().copied().unwrap_or(1);
+    let (mut taken, mut indices) = (Vec::new(), Vec::new());
+    for (row, values) in values.chunks(columns).enumerate() {
+        let mut order: Vec<usize> = (0..columns).collect();
+        // The sort is stable, so the first of equal elements stays first.
+        order.sort_by(|left, right| descending(values[*left], values[*right]));
+        for index in &order[..k] {
+            taken.extend(&codes[(row * columns + index) * width..][..width]);
+            indices.push(*index as f64);
+        }
+    }
+    (taken, indices)
+}
+
+/// NaN comes first.
+fn descending(left: f64, right: f64) -> Ordering {
+    right.partial_cmp(&left).unwrap_or_else(|| right.is_nan().cmp(&left.is_nan()))
+}
+
+/// The positions of ids in the order of their groups, their rows, and the ends of the groups. Every id is that of a
+/// group.
+pub(super) fn group_rows(ids: &Tensor, groups: usize) -> [Vec<f64>; 3] {
+    let columns = ids.dims().last().copied().unwrap_or(1);
+    let ids = ids.to_f64();
+    let (mut positions, mut ends) = (Vec::new(), Vec::new());
+    for group in 0..groups {
+        let members = ids.iter().enumerate().filter(|(_, id)| **id == group as f64);
+        positions.extend(members.map(|(position, _)| position));
+        ends.push(positions.len() as f64);
+    }
+    let rows = positions.iter().map(|position| (position / columns) as f64).collect();
+    [positions.iter().map(|position| *position as f64).collect(), rows, ends]
+}
+
+/// The sums of rows of x at their indices, each a row of `dims`, in f32. Every index is below `dims[0]`.
+pub(super) fn scatter_add(x: &Tensor, indices: &Tensor, dims: &[usize]) -> Vec<f64> {
+    let (values, indices) = (x.to_f64(), indices.to_f64());
+    let columns: usize = dims[1..].iter().product();
+    let mut sums: Vec<Option<f64>> = vec![None; dims[0] * columns];
+    for (row, index) in indices.iter().enumerate() {
+        for column in 0..columns {
+            let (sum, addend) =
+                (&mut sums[*index as usize * columns + column], values[row * columns + column]);
+            // The sum of two f32 in f64, rounded to f32, is their sum in f32.
+            *sum = Some(sum.map_or(addend, |sum| scalar::round_to(ElementType::F32, sum + addend)));
+        }
+    }
+    sums.into_iter().map(|sum| sum.unwrap_or(0.0)).collect()
+}
+
+#[cfg(test)]
+mod tests;
