@@ -327,10 +327,12 @@ def values(codes, scales, format):
 def mixed_operand(rng, rows, k, format):
     """Codes without NaN and infinities, and many scales."""
     if not format.startswith("mxfp8"):
-        return [torch.from_numpy(array) for array in reference.random_operand(rng, rows, k, 16 if format == "nvfp4" else 32)]
+        block = 16 if format == "nvfp4" else 32
+        return [torch.from_numpy(array) for array in reference.random_operand(rng, rows, k, block)]
     first, last = (0x30, 0x48) if format == "mxfp8" else (0x38, 0x44)
     codes = rng.integers(first, last, (rows, k)) | rng.integers(0, 2, (rows, k)) << 7
-    return torch.from_numpy(codes.astype(np.uint8)), torch.from_numpy(rng.integers(125, 130, (rows, k // 32)).astype(np.uint8))
+    scales = rng.integers(125, 130, (rows, k // 32))
+    return torch.from_numpy(codes.astype(np.uint8)), torch.from_numpy(scales.astype(np.uint8))
 
 
 MIXED = [

@@ -19,7 +19,8 @@ import torch
 from ._ops import ops
 
 __all__ = [
-    "copy_transpose", "dequantize", "inductor_pass", "quantize", "quantize_", "reduce", "scaled_mm", "segment", "softmax",
+    "copy_transpose", "dequantize", "inductor_pass", "quantize", "quantize_", "reduce", "scaled_mm", "segment",
+    "softmax",
 ]
 _FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
 _CODES = {"mxfp8": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
@@ -55,8 +56,8 @@ def scaled_mm(
 
     `sfa`: None for an a of float16 or bfloat16 numbers (weight-only, W4A16). They are multiplied as they are.
     `alpha`: one float32 number, or one for each of N columns.
-    `format`: that of both operands, or of b without `sfa`; "mxfp8 x mxfp4" (W4A8) or another pair of MX formats [default:
-    by the dtypes of codes and scales; uint8 codes are FP4, and uint8 scales those of NVFP4].
+    `format`: that of both operands, or of b without `sfa`; "mxfp8 x mxfp4" (W4A8) or another pair of MX formats
+    [default: by the dtypes of codes and scales; uint8 codes are FP4, and uint8 scales those of NVFP4].
     `swizzled`: the layout of both scales, or a pair of bools.
     `activation`: "none", "relu", "gelu", "gelu_tanh" or "silu".
     `out_format`: quantizes the result, and returns codes and scales; `out_scale` is its per-tensor scale.

@@ -189,7 +189,8 @@ class Linear(torch.nn.Module):
         )
 
     def extra_repr(self):
-        return f"in_features={self.in_features}, out_features={self.out_features}, format={self.format}, activations={self.activations}"
+        extents = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{extents}, format={self.format}, activations={self.activations}"
 
 
 def check_activations(activations, format):
