@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::module::Operand;
-use crate::programs::{self, Alpha, Format, Quantized, ScaledMm};
+use crate::programs::{self, Alpha, Format, Left, Quantized, ScaledMm};
 use crate::run::call;
 use crate::shim::{Element, Tensor, shim};
 use crate::stack::{Arguments, Results};
@@ -77,7 +77,7 @@ struct Product {
 /// The tensors of a product.
 struct Tensors {
     a: Tensor,
-    sfa: Tensor,
+    sfa: Option<Tensor>,
     b: Tensor,
     sfb: Tensor,
     alpha: Option<Tensor>,
@@ -88,7 +88,7 @@ impl Tensors {
     fn take(arguments: &mut Arguments) -> Result<Tensors, Error> {
         Ok(Tensors {
             a: arguments.tensor()?,
-            sfa: arguments.tensor()?,
+            sfa: arguments.optional()?,
             b: arguments.tensor()?,
             sfb: arguments.tensor()?,
             alpha: arguments.optional()?,
@@ -97,33 +97,73 @@ impl Tensors {
     }
 }
 
-/// Takes the options that both products have, and checks the extents.
-fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error> {
-    let format = Format::named(&arguments.text()?)?;
-    let (swizzled_a, swizzled_b) = (arguments.switch()?, arguments.switch()?);
-    let (activation, out) = (arguments.text()?, out_dtype(arguments.dtype()?)?);
-    let Tensors { a, sfa, b, sfb, alpha: factor, bias } = tensors;
-    let (a_extents, b_extents) = (extents(&a, "a", 2..=3)?, extents(&b, "b", 2..=3)?);
+/// The formats of A and B. Without scales, A has 16-bit numbers, and the format is that of B.
+fn formats(a: &Tensor, has_scales: bool, name: &str, swizzled: bool) -> Result<(Left, Format), Error> {
+    if has_scales {
+        let (format, b) = Format::pair(name)?;
+        return Ok((Left::Blocks { format, swizzled }, b));
+    }
+    let format = Format::named(name)?;
+    match a.element()? {
+        element @ (Element::Float16 | Element::BFloat16) => {
+            let word = element.word().ok_or_else(|| Error::Bug("a float has no word".to_owned()))?;
+            Ok((Left::Dense(word), format))
+        }
+        other => Err(Error::argument(format!(
+            "a has no scales and is {other:?}; expected float16 or bfloat16. Convert a, or quantize it and pass its \
+             scales as sfa"
+        ))),
+    }
+}
+
+/// The extents of A and B, and K.
+fn multiplied(
+    a: &Tensor,
+    left: Left,
+    b: &Tensor,
+    format: Format,
+) -> Result<(Vec<usize>, Vec<usize>, usize), Error> {
+    let (a_extents, b_extents) = (extents(a, "a", 2..=3)?, extents(b, "b", 2..=3)?);
     let (a_rank, b_rank) = (a_extents.len(), b_extents.len());
-    let k = a_extents[a_rank - 1] * 2;
-    if b_extents[b_rank - 1] * 2 != k || b_rank > a_rank || (b_rank == 3 && a_extents[0] != b_extents[0]) {
+    let packed = match left {
+        Left::Blocks { format, .. } => format.packed,
+        Left::Dense(_) => 1,
+    };
+    let k = a_extents[a_rank - 1] * packed;
+    let is_batch = b_rank <= a_rank && (b_rank == 2 || a_extents[0] == b_extents[0]);
+    if b_extents[b_rank - 1] * format.packed != k || !is_batch {
+        let stored = |packed| if packed == 2 { "K/2" } else { "K" };
         return Err(Error::argument(format!(
-            "a has the shape {a_extents:?} and b {b_extents:?}; expected [M, K/2] and [N, K/2], with a batch in front \
-             of a or of both"
+            "a has the shape {a_extents:?} and b {b_extents:?}; expected [M, {}] and [N, {}], with a batch in front of \
+             a or of both",
+            stored(packed),
+            stored(format.packed)
         )));
     }
     if !k.is_multiple_of(format.block) {
         return Err(Error::argument(format!("K is {k}, no multiple of the block, {}", format.block)));
     }
+    Ok((a_extents, b_extents, k))
+}
+
+/// Takes the options that both products have, and checks the extents.
+fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error> {
+    let Tensors { a, sfa, b, sfb, alpha: factor, bias } = tensors;
+    let name = arguments.text()?;
+    let (swizzled_a, swizzled_b) = (arguments.switch()?, arguments.switch()?);
+    let (left, format) = formats(&a, sfa.is_some(), &name, swizzled_a)?;
+    let (activation, out) = (arguments.text()?, out_dtype(arguments.dtype()?)?);
+    let (a_extents, b_extents, k) = multiplied(&a, left, &b, format)?;
+    let (a_rank, b_rank) = (a_extents.len(), b_extents.len());
     let n = b_extents[b_rank - 2];
     let scales = |extents: &[usize], tensor: Tensor| {
         let mut dims = extents.to_vec();
         dims[extents.len() - 1] = k / format.block;
         Operand::shaped(tensor, dims)
     };
-    let mut operands = vec![scales(&a_extents, sfa), scales(&b_extents, sfb)];
-    operands.insert(1, Operand::new(b));
-    operands.insert(0, Operand::new(a));
+    let mut operands = vec![Operand::new(a)];
+    operands.extend(sfa.map(|sfa| scales(&a_extents, sfa)));
+    operands.extend([Operand::new(b), scales(&b_extents, sfb)]);
     let mut kind = Alpha::Absent;
     if let Some(tensor) = factor {
         let (operand, found) = alpha(tensor, n)?;
@@ -139,12 +179,12 @@ fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error
     leading.push("M".to_owned());
     let batch = if b_rank == 3 { batch } else { Vec::new() };
     let program = ScaledMm {
+        a: left,
         format,
         leading,
         batch,
         n,
         k,
-        swizzled_a,
         swizzled_b,
         alpha: kind,
         bias: bias_type,
@@ -179,8 +219,8 @@ pub fn scaled_mm_quantized(mut arguments: Arguments) -> Outcome {
 }
 
 /// The extents of a matrix or a batch of them: the leading ones as text with the symbol M, and the last.
-fn rows(tensor: &Tensor) -> Result<(Vec<String>, usize), Error> {
-    let extents = extents(tensor, "x", 2..=3)?;
+fn rows(tensor: &Tensor, name: &str) -> Result<(Vec<String>, usize), Error> {
+    let extents = extents(tensor, name, 2..=3)?;
     let mut leading: Vec<String> = extents[..extents.len() - 2].iter().map(ToString::to_string).collect();
     leading.push("M".to_owned());
     Ok((leading, extents[extents.len() - 1]))
@@ -195,9 +235,30 @@ pub fn quantize(mut arguments: Arguments) -> Outcome {
         has_scale: scale.is_some(),
         rounding: arguments.text()?,
     };
-    let (leading, columns) = rows(&x)?;
+    let (leading, columns) = rows(&x, "x")?;
     let program = programs::quantize(&leading, columns, float(&x, "x")?, &quantized)?;
     let mut operands = vec![Operand::new(x)];
+    if let Some(scale) = scale {
+        operands.push(number(scale, "scale")?);
+    }
+    Ok(Results::Tensors(call(&program, operands)?))
+}
+
+/// `dequantize`: the numbers of codes and scales.
+pub fn dequantize(mut arguments: Arguments) -> Outcome {
+    let (codes, scales, scale) = (arguments.tensor()?, arguments.tensor()?, arguments.optional()?);
+    let (format, swizzled) = (Format::named(&arguments.text()?)?, arguments.switch()?);
+    let out = out_dtype(arguments.dtype()?)?;
+    let (leading, stored) = rows(&codes, "codes")?;
+    let columns = stored * format.packed;
+    if !columns.is_multiple_of(format.block) {
+        return Err(Error::argument(format!("K is {columns}, no multiple of the block, {}", format.block)));
+    }
+    let mut dims = extents(&codes, "codes", 2..=3)?;
+    dims.pop();
+    dims.push(columns / format.block);
+    let program = programs::dequantize(&leading, columns, format, swizzled, scale.is_some(), out)?;
+    let mut operands = vec![Operand::new(codes), Operand::shaped(scales, dims)];
     if let Some(scale) = scale {
         operands.push(number(scale, "scale")?);
     }
@@ -207,7 +268,7 @@ pub fn quantize(mut arguments: Arguments) -> Outcome {
 /// `quantize_dynamic`: codes, scales and per-tensor scale of a matrix in NVFP4.
 pub fn quantize_dynamic(mut arguments: Arguments) -> Outcome {
     let (x, swizzled) = (arguments.tensor()?, arguments.switch()?);
-    let (leading, columns) = rows(&x)?;
+    let (leading, columns) = rows(&x, "x")?;
     let program = programs::quantize_dynamic(&leading, columns, float(&x, "x")?, swizzled)?;
     Ok(Results::Tensors(call(&program, vec![Operand::new(x)])?))
 }

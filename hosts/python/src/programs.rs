@@ -12,6 +12,10 @@ use crate::error::Error;
 pub struct Format {
     /// Elements for each scale.
     pub block: usize,
+    /// The type of codes.
+    pub codes: &'static str,
+    /// Codes in a byte.
+    pub packed: usize,
     /// The type of scales.
     pub scale: &'static str,
     /// A per-tensor scale multiplies the scales.
@@ -19,14 +23,49 @@ pub struct Format {
 }
 
 impl Format {
-    /// `nvfp4` or `mxfp4`.
+    /// `nvfp4`, `mxfp4`, `mxfp8` or `mxfp8_e5m2`.
     pub fn named(name: &str) -> Result<Format, Error> {
+        let mx = |codes, packed| Format { block: 32, codes, packed, scale: "f8E8M0FNU", has_global: false };
         match name {
-            "nvfp4" => Ok(Format { block: 16, scale: "f8E4M3FN", has_global: true }),
-            "mxfp4" => Ok(Format { block: 32, scale: "f8E8M0FNU", has_global: false }),
-            other => Err(Error::unknown("format", format!("\"{other}\""), "\"nvfp4\" or \"mxfp4\"")),
+            "nvfp4" => {
+                Ok(Format { block: 16, codes: "f4E2M1FN", packed: 2, scale: "f8E4M3FN", has_global: true })
+            }
+            "mxfp4" => Ok(mx("f4E2M1FN", 2)),
+            "mxfp8" => Ok(mx("f8E4M3FN", 1)),
+            "mxfp8_e5m2" => Ok(mx("f8E5M2", 1)),
+            other => {
+                let expected = "\"nvfp4\", \"mxfp4\", \"mxfp8\" or \"mxfp8_e5m2\"";
+                Err(Error::unknown("format", format!("\"{other}\""), expected))
+            }
         }
     }
+
+    /// The formats of A and B: `mxfp8 x mxfp4`, or one name for both.
+    pub fn pair(name: &str) -> Result<(Format, Format), Error> {
+        let (a, b) = name.split_once(" x ").unwrap_or((name, name));
+        let pair = (Format::named(a)?, Format::named(b)?);
+        if pair.0.block != pair.1.block {
+            return Err(Error::argument(format!(
+                "format is \"{name}\"; NVFP4 multiplies NVFP4 only. Without scales of a, it also multiplies float16 \
+                 and bfloat16"
+            )));
+        }
+        Ok(pair)
+    }
+}
+
+/// The A of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Codes and scales, swizzled or linear.
+    Blocks {
+        /// The format.
+        format: Format,
+        /// Scales are swizzled.
+        swizzled: bool,
+    },
+    /// Numbers of this 16-bit type.
+    Dense(&'static str),
 }
 
 /// The extents of a program's value: the leading ones, and the last.
@@ -88,7 +127,9 @@ pub enum Alpha {
 /// A block-scaled product with its epilogue.
 #[derive(Debug)]
 pub struct ScaledMm {
-    /// The format of both operands.
+    /// A.
+    pub a: Left,
+    /// The format of B.
     pub format: Format,
     /// The leading extents of A, the batch first and M last.
     pub leading: Vec<String>,
@@ -98,8 +139,6 @@ pub struct ScaledMm {
     pub n: usize,
     /// Elements of a row.
     pub k: usize,
-    /// Scales of A are swizzled.
-    pub swizzled_a: bool,
     /// Scales of B are swizzled.
     pub swizzled_b: bool,
     /// The alpha.
@@ -156,11 +195,14 @@ impl Quantized {
                 format!(", %g {{block = 16{formula}}}")
             }
             (false, false) => format!(" {{block = {block}, scale_rounding = {}}}", self.rounding),
-            (false, true) => return Err(Error::argument("MXFP4 has no per-tensor scale")),
+            (false, true) => {
+                return Err(Error::argument("MX formats have no per-tensor scale; leave scale out"));
+            }
         };
         writer.line(&format!(
-            "%codes, %scales = block_quantize %{value}{attributes} : tensor<{}, f4E2M1FN>, tensor<{}, {}, {}>",
+            "%codes, %scales = block_quantize %{value}{attributes} : tensor<{}, {}>, tensor<{}, {}, {}>",
             shape(leading, columns),
+            self.format.codes,
             shape(leading, columns / block),
             self.format.scale,
             layout(self.swizzled)
@@ -170,19 +212,43 @@ impl Quantized {
 }
 
 impl ScaledMm {
-    /// The text. Inputs: a, sfa, b, sfb, alpha, bias, g, without those that are absent.
-    pub fn program(&self, quantized: Option<&Quantized>) -> Result<String, Error> {
-        let Format { block, scale, .. } = self.format;
-        let mut writer = Writer::default();
+    /// Writes the inputs of the operands, and their scales as the product takes them. Returns the names of both scales.
+    fn operands(&self, writer: &mut Writer) -> (Option<&'static str>, &'static str) {
         let mut b = self.batch.clone();
         b.push(self.n.to_string());
-        let scales = self.k / block;
-        writer.input("a", &shape(&self.leading, self.k), "f4E2M1FN");
-        let sfa = shape(&self.leading, scales);
-        writer.input("sfa", &sfa, &format!("{scale}, {}", layout(self.swizzled_a)));
-        writer.input("b", &shape(&b, self.k), "f4E2M1FN");
-        let sfb = shape(&b, scales);
-        writer.input("sfb", &sfb, &format!("{scale}, {}", layout(self.swizzled_b)));
+        let mut conversions = Vec::new();
+        let mut scales =
+            |writer: &mut Writer, name, converted, extents: &[String], format: Format, swizzled| {
+                let shape = shape(extents, self.k / format.block);
+                writer.input(name, &shape, &format!("{}, {}", format.scale, layout(swizzled)));
+                if swizzled {
+                    return name;
+                }
+                conversions.push((converted, name, shape, format!("{}, blocked", format.scale)));
+                converted
+            };
+        let sfa = match self.a {
+            Left::Blocks { format, swizzled } => {
+                writer.input("a", &shape(&self.leading, self.k), format.codes);
+                Some(scales(writer, "sfa", "sfa.blocked", &self.leading, format, swizzled))
+            }
+            Left::Dense(element) => {
+                writer.input("a", &shape(&self.leading, self.k), element);
+                None
+            }
+        };
+        writer.input("b", &shape(&b, self.k), self.format.codes);
+        let sfb = scales(writer, "sfb", "sfb.blocked", &b, self.format, self.swizzled_b);
+        for (converted, name, shape, element) in conversions {
+            writer.op(converted, &format!("swizzle_scales %{name}"), &shape, &element);
+        }
+        (sfa, sfb)
+    }
+
+    /// The text. Inputs: a, sfa, b, sfb, alpha, bias, g, without those that are absent.
+    pub fn program(&self, quantized: Option<&Quantized>) -> Result<String, Error> {
+        let mut writer = Writer::default();
+        let (sfa, sfb) = self.operands(&mut writer);
         match self.alpha {
             Alpha::Absent => {}
             Alpha::Number => writer.input("alpha", "[1]", "f32"),
@@ -194,20 +260,11 @@ impl ScaledMm {
         if quantized.is_some_and(|quantized| quantized.has_scale) {
             writer.input("g", "[1]", "f32");
         }
-        let blocked = format!("{scale}, blocked");
-        let mut operands = ["sfa", "sfb"];
-        if !self.swizzled_a {
-            writer.op("sfa.blocked", "swizzle_scales %sfa", &sfa, &blocked);
-            operands[0] = "sfa.blocked";
-        }
-        if !self.swizzled_b {
-            writer.op("sfb.blocked", "swizzle_scales %sfb", &sfb, &blocked);
-            operands[1] = "sfb.blocked";
-        }
         let d = shape(&self.leading, self.n);
         let alpha = if self.alpha == Alpha::Number { ", alpha = %alpha" } else { "" };
-        let [sfa, sfb] = operands;
-        let product = format!("scaled_mma %a, %{sfa}, %b, %{sfb}{alpha} {{block = {block}}}");
+        let sfa = sfa.map_or(String::new(), |name| format!("%{name}, "));
+        let block = self.format.block;
+        let product = format!("scaled_mma %a, {sfa}%b, %{sfb}{alpha} {{block = {block}}}");
         writer.op("product", &product, &d, "f32");
         let mut last = "product";
         if self.alpha == Alpha::Columns {
@@ -257,6 +314,37 @@ pub fn quantize(
     }
     let outputs = quantized.write(&mut writer, "x", leading, columns)?;
     Ok(writer.finish("quantize", &outputs))
+}
+
+/// The numbers of codes and scales: code * scale * per-tensor scale, each rounded once.
+pub fn dequantize(
+    leading: &[String],
+    columns: usize,
+    format: Format,
+    swizzled: bool,
+    has_scale: bool,
+    out: &str,
+) -> Result<String, Error> {
+    let Format { block, codes, scale, has_global, .. } = format;
+    if has_scale && !has_global {
+        return Err(Error::argument("MX formats have no per-tensor scale; leave scale out"));
+    }
+    let mut writer = Writer::default();
+    writer.input("codes", &shape(leading, columns), codes);
+    let scales = shape(leading, columns / block);
+    writer.input("scales", &scales, &format!("{scale}, {}", layout(swizzled)));
+    let mut name = "scales";
+    if swizzled {
+        writer.op("linear", "swizzle_scales %scales", &scales, &format!("{scale}, linear"));
+        name = "linear";
+    }
+    let factor = if has_scale { ", %g" } else { "" };
+    if has_scale {
+        writer.input("g", "[1]", "f32");
+    }
+    let op = format!("block_dequantize %codes, %{name}{factor} {{block = {block}}}");
+    writer.op("y", &op, &shape(leading, columns), out);
+    Ok(writer.finish("dequantize", "%y"))
 }
 
 /// Quantizes x to NVFP4 with the per-tensor scale amax / (448 * 6).

@@ -77,15 +77,17 @@ const fn name(text: &'static str) -> &'static CStr {
 
 kernels! {
     segment: "segment(str ir, Tensor[] tensors) -> Tensor[]";
-    scaled_mm: "scaled_mm(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor? alpha=None, Tensor? bias=None, *, \
+    scaled_mm: "scaled_mm(Tensor a, Tensor? sfa, Tensor b, Tensor sfb, Tensor? alpha=None, Tensor? bias=None, *, \
         str format=\"nvfp4\", bool swizzled_a=False, bool swizzled_b=False, str activation=\"none\", \
         ScalarType out_dtype) -> Tensor";
-    scaled_mm_quantized: "scaled_mm_quantized(Tensor a, Tensor sfa, Tensor b, Tensor sfb, Tensor? alpha=None, \
+    scaled_mm_quantized: "scaled_mm_quantized(Tensor a, Tensor? sfa, Tensor b, Tensor sfb, Tensor? alpha=None, \
         Tensor? bias=None, Tensor? scale=None, *, str format=\"nvfp4\", bool swizzled_a=False, bool swizzled_b=False, \
         str activation=\"none\", ScalarType out_dtype, str out_format=\"nvfp4\", \
         bool swizzled_out=False) -> (Tensor, Tensor)";
     quantize: "quantize(Tensor x, Tensor? scale=None, *, \
         str format=\"nvfp4\", bool swizzled=False, str rounding=\"floor\") -> (Tensor, Tensor)";
+    dequantize: "dequantize(Tensor codes, Tensor scales, Tensor? scale=None, *, \
+        str format=\"nvfp4\", bool swizzled=False, ScalarType out_dtype) -> Tensor";
     quantize_dynamic: "quantize_dynamic(Tensor x, *, bool swizzled=False) -> (Tensor, Tensor, Tensor)";
     reduce: "reduce(Tensor x, str kind, int[] axes, bool keep_dims=False) -> Tensor";
     softmax: "softmax(Tensor x, int axis) -> Tensor";

@@ -25,37 +25,72 @@ class Mlp(torch.nn.Module):
 
 def dense(layer):
     """The values of a layer's weight, from the op that dequantizes them."""
-    n, k = layer.out_features, layer.in_features
-    program = f"""fir 1
-func @f(%w: tensor<[{n}, {k}], f4E2M1FN>, %s: tensor<[{n}, {k // 16}], f8E4M3FN, blocked>, %g: tensor<[1], f32>) {{
-  %l = swizzle_scales %s : tensor<[{n}, {k // 16}], f8E4M3FN, linear>
-  %d = block_dequantize %w, %l, %g {{block = 16}} : tensor<[{n}, {k}], f32>
-  return %d
-}}
-"""
-    return ff.segment(program, layer.weight, layer.weight_scale, layer.weight_global_scale)[0]
+    scale = layer.weight_global_scale if layer.format == "nvfp4" else None
+    return ff.dequantize(
+        layer.weight, layer.weight_scale, scale, format=layer.format, swizzled=True, out_dtype=torch.float32
+    )
 
 
-@pytest.mark.parametrize("mode", ["w4a4", "w4a16"])
-def test_dense_models(mode):
+KINDS = [("nvfp4", None), (None, None), (None, "mxfp4"), ("mxfp8", None), ("mxfp4", None)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("activations", "weights"), KINDS)
+def test_dense_models(activations, weights, dtype):
     torch.manual_seed(0)
-    model, x = Mlp(), torch.randn(2, 3, 64)
+    model, x = Mlp().to(dtype), torch.randn(2, 3, 64).to(dtype)
     before = [parameter.clone() for parameter in (model.up.weight, model.inner[0].weight)]
     expected = model(x)
-    assert ff.quantize_(model, mode) == ["up", "inner.0"], "K = 72 is no multiple of 16"
+    assert ff.quantize_(model, activations, weights=weights) == ["up", "inner.0"], "K = 72 is no multiple of 16"
     assert type(model.odd) is torch.nn.Linear
     for layer, weight in zip((model.up, model.inner[0]), before):
-        assert (dense(layer) - weight).abs().max() < weight.abs().max() / 6
-        if mode == "w4a16":
-            y = x.double() @ dense(layer).double().T
+        assert layer.activations == activations
+        assert (dense(layer) - weight).abs().max() < weight.abs().max() / (6 if layer.format == "nvfp4" else 3)
+        a = x.double()
+        if activations == "mxfp8":
+            codes, scales, _ = ff.quantize(x, format="mxfp8")
+            a = ff.dequantize(codes, scales, format="mxfp8", out_dtype=torch.float32).double()
+        if activations in (None, "mxfp8"):
+            y = a @ dense(layer).double().T
             y = y if layer.bias is None else y + layer.bias.double()
-            torch.testing.assert_close(layer(x), y.float(), rtol=1e-6, atol=1e-6)
+            half_ulp = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
+            torch.testing.assert_close(layer(x).double(), y, rtol=half_ulp, atol=1e-6)
+    limit = 0.4 if activations == "mxfp4" else 0.25
     for found, wanted in zip(model(x), expected):
-        assert found.shape == wanted.shape and (found - wanted).norm() < 0.25 * wanted.norm()
+        assert found.shape == wanted.shape and (found - wanted).norm() < limit * wanted.norm()
     for m in (0, 1, 200):
-        assert model(torch.randn(m, 64))[0].shape == (m, 40)
-    with pytest.raises(ValueError, match="w4a4"):
-        ff.quantize_(model, "w8a8")
+        assert model(torch.randn(m, 64).to(dtype))[0].shape == (m, 40)
+
+
+@pytest.mark.parametrize(("weights", "names"), [("nvfp4", ("nvfp4", None)), ("mxfp4", ("mxfp8", "mxfp4", None))])
+def test_activations_share_a_weight(weights, names):
+    torch.manual_seed(1)
+    x = torch.randn(3, 64).bfloat16()
+    models = [torch.nn.Sequential(torch.nn.Linear(64, 40)).bfloat16() for _ in names]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    for model, name in zip(models, names):
+        ff.quantize_(model, name, weights=weights)
+    for model, name in zip(models, names):
+        assert torch.equal(model[0].weight, models[0][0].weight)
+        assert torch.equal(model[0].weight_scale, models[0][0].weight_scale)
+        expected = model(x)
+        models[0][0].activations = name
+        assert torch.equal(models[0](x), expected)
+    with pytest.raises(ValueError, match=f"for a weight in {weights}"):
+        models[0][0].activations = "mxfp8" if weights == "nvfp4" else "nvfp4"
+
+
+def test_refused_activations():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 40))
+    for arguments, words in [
+        (dict(activations="w8a8"), "expected \"nvfp4\", \"mxfp8\""),
+        (dict(activations="mxfp8", weights="nvfp4"), "expected 'nvfp4', None for a weight in nvfp4"),
+        (dict(weights="mxfp4"), "need activations"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            ff.quantize_(model, **arguments)
+    assert type(model[0]) is torch.nn.Linear
 
 
 def test_models_of_layers_that_have_rules_of_their_own():
@@ -78,15 +113,15 @@ def test_models_of_layers_that_have_rules_of_their_own():
     assert ff.quantize_(hooked) == []
 
 
-@pytest.mark.parametrize("mode", ["w4a4", "w4a16"])
-def test_conversion_keeps_the_scale(mode):
+@pytest.mark.parametrize("activations", ["nvfp4", None])
+def test_conversion_keeps_the_scale(activations):
     torch.manual_seed(4)
     model = torch.nn.Sequential(torch.nn.Linear(64, 48))
     with torch.no_grad():
         model[0].weight *= 1e-3
         x = torch.randn(3, 64)
         dense = torch.nn.functional.linear(x, model[0].weight, model[0].bias)
-        ff.quantize_(model, mode)
+        ff.quantize_(model, activations)
         scale = model[0].weight_global_scale.clone()
         model.to(torch.bfloat16)
         assert model[0].weight_global_scale.dtype == torch.float32
@@ -108,19 +143,19 @@ def test_torchao_models(monkeypatch):
 
     monkeypatch.setattr(workflow, "is_sm_at_least_100", lambda: True)
     torch.manual_seed(0)
-    for config, mode in (
-        (workflow.NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False), "w4a4"),
-        (workflow.NVFP4WeightOnlyConfig(), "w4a16"),
+    for config, activations in (
+        (workflow.NVFP4DynamicActivationNVFP4WeightConfig(use_triton_kernel=False), "nvfp4"),
+        (workflow.NVFP4WeightOnlyConfig(), None),
     ):
         model = torch.nn.Sequential(torch.nn.Linear(64, 128)).bfloat16()
         quantize_(model, config)
         weight = model[0].weight.dequantize(torch.float32)
-        assert ff.quantize_(model) == ["0"] and model[0].mode == mode
+        assert ff.quantize_(model) == ["0"] and model[0].activations == activations
         # torchao multiplies in another order, with one more rounding.
         torch.testing.assert_close(dense(model[0]), weight, rtol=2**-22, atol=0)
         x = torch.randn(5, 64).bfloat16()
         close = x.float() @ weight.T + model[0].bias.float()
-        assert (model(x).float() - close).norm() < (0.2 if mode == "w4a4" else 0.005) * close.norm()
+        assert (model(x).float() - close).norm() < (0.2 if activations == "nvfp4" else 0.005) * close.norm()
 
 
 def test_calibrated_torchao_models():
@@ -139,7 +174,7 @@ def test_calibrated_torchao_models():
     weight = model[0].weight
     assert ff.quantize_(model) == ["0", "2"]
     layer = model[0]
-    assert layer.mode == "w4a4" and layer.input_scale.item() == weight.act_per_tensor_scale.item()
+    assert layer.activations == "nvfp4" and layer.input_scale.item() == weight.act_per_tensor_scale.item()
     assert layer.alpha.item() == (layer.input_scale * layer.weight_global_scale).item()
     # Values above those of calibration are clamped.
     for x in (x, 3 * x):
@@ -159,7 +194,7 @@ def test_siblings_share_a_scale():
     layers = torch.nn.Module()
     for name, scale in (("q", 0.5), ("k", 0.5), ("o", 0.25)):
         codes, scales = torch.zeros(16, 16, dtype=torch.uint8), torch.zeros(128, 4, dtype=torch.uint8)
-        layer = ff.linear.Linear(codes, scales, torch.ones(1), None, "w4a4", torch.tensor([scale]))
+        layer = ff.linear.Linear(codes, scales, torch.ones(1), None, "nvfp4", torch.tensor([scale]))
         setattr(layers, name, layer)
         ff.linear._share_input_scale(layers, layer)
     assert layers.q.input_scale is layers.k.input_scale is not layers.o.input_scale

@@ -196,7 +196,7 @@ def test_gradients():
     _, _, b, sfb = operand(rng, 8, 64, 16)
     bias = torch.zeros(8, requires_grad=True)
     result = ff.scaled_mm(a, sfa, b, sfb, bias=bias)
-    with pytest.raises(RuntimeError, match="has no gradient: it computes with FP4 codes"):
+    with pytest.raises(RuntimeError, match="has no gradient: it computes with FP4 or FP8 codes"):
         result.sum().backward()
 
 
@@ -314,3 +314,114 @@ def test_bound_of_the_gradient_of_softmax(m):
     for found in (torch.ops.fourfold.softmax_backward(g, y, 1), y * (g - total)):
         assert ((found.double() - exact).abs() <= bound).all()
     assert (bound < 2**-16 * g.abs().max()).all()
+
+
+def values(codes, scales, format):
+    """The numbers of an MXFP8 or FP4 operand, exact in float64."""
+    if not format.startswith("mxfp8"):
+        return reference.dequantize(codes.numpy(), scales.numpy(), 16 if format == "nvfp4" else 32)
+    dtype = torch.float8_e4m3fn if format == "mxfp8" else torch.float8_e5m2
+    return codes.view(dtype).double().numpy() * np.repeat(reference.e8m0(scales.numpy()), 32, -1)
+
+
+def mixed_operand(rng, rows, k, format):
+    """Codes without NaN and infinities, and many scales."""
+    if not format.startswith("mxfp8"):
+        block = 16 if format == "nvfp4" else 32
+        return [torch.from_numpy(array) for array in reference.random_operand(rng, rows, k, block)]
+    first, last = (0x30, 0x48) if format == "mxfp8" else (0x38, 0x44)
+    codes = rng.integers(first, last, (rows, k)) | rng.integers(0, 2, (rows, k)) << 7
+    scales = rng.integers(125, 130, (rows, k // 32))
+    return torch.from_numpy(codes.astype(np.uint8)), torch.from_numpy(scales.astype(np.uint8))
+
+
+MIXED = [
+    "bf16 x nvfp4", "f16 x nvfp4", "bf16 x mxfp4", "f16 x mxfp4", "bf16 x mxfp8", "mxfp8 x mxfp4", "mxfp8_e5m2 x mxfp4",
+    "mxfp8 x mxfp8", "mxfp8_e5m2 x mxfp8_e5m2",
+]
+# Those without a kernel on Hopper.
+CPU_ONLY = ["f16 x mxfp4", "bf16 x mxfp8"]
+
+
+def mixed(m, n, k, format):
+    """A, its scales or None, B, its scales, the name of the format, and the product, exact in float64."""
+    rng, (left, right) = np.random.default_rng(m), format.split(" x ")
+    b, sfb = mixed_operand(rng, n, k, right)
+    if left in ("bf16", "f16"):
+        dtype = torch.bfloat16 if left == "bf16" else torch.float16
+        a, sfa = torch.from_numpy(rng.integers(-64, 65, (m, k)) / 16.0).to(dtype), None
+        exact, name = a.double().numpy(), right
+    else:
+        a, sfa = mixed_operand(rng, m, k, left)
+        exact, name = values(a, sfa, left), left if left == right else format
+    return a, sfa, b, sfb, name, exact @ values(b, sfb, right).T
+
+
+@pytest.mark.parametrize("m", [0, 1, 3, 130])
+@pytest.mark.parametrize("format", MIXED)
+def test_products_of_other_formats(format, m):
+    a, sfa, b, sfb, name, exact = mixed(m, 72, 160, format)
+    expected = torch.from_numpy(exact.astype(np.float32))
+    found = ff.scaled_mm(a, sfa, b, sfb, format=name, out_dtype=torch.float32)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    bias = torch.arange(72, dtype=torch.bfloat16) - 40
+    swizzled = [None if scales is None else torch.from_numpy(reference.swizzle(scales.numpy())) for scales in (sfa, sfb)]
+    found = ff.scaled_mm(a, swizzled[0], b, swizzled[1], format=name, swizzled=True, alpha=torch.tensor(0.125), bias=bias,
+                         activation="relu")
+    wanted = torch.relu(expected * 0.125 + bias.float()).bfloat16()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    if m == 3:
+        assert torch.library.opcheck(
+            torch.ops.fourfold.scaled_mm.default, (a, sfa, b, sfb), dict(format=name, out_dtype=torch.bfloat16),
+            test_utils=OPCHECK,
+        ) == dict.fromkeys(OPCHECK, "SUCCESS")
+    # Typed views determine the format.
+    codes = {"mxfp8": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
+    left, right = format.split(" x ")
+    scale = torch.float8_e4m3fn if right == "nvfp4" else torch.float8_e8m0fnu
+    typed = (a, None) if sfa is None else (a.view(codes[left]), sfa.view(scale))
+    b = b.view(codes.get(right, torch.float4_e2m1fn_x2))
+    assert torch.equal(ff.scaled_mm(*typed, b, sfb.view(scale), out_dtype=torch.float32), expected)
+
+
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp4", "mxfp8", "mxfp8_e5m2"])
+@pytest.mark.parametrize("swizzled", [False, True])
+def test_dequantization(format, swizzled):
+    codes, scales = mixed_operand(np.random.default_rng(5), 7, 96, format)
+    given = torch.from_numpy(reference.swizzle(scales.numpy())) if swizzled else scales
+    expected = torch.from_numpy(values(codes, scales, format)).float()
+    found = ff.dequantize(codes, given, format=format, swizzled=swizzled, out_dtype=torch.float32)
+    assert torch.equal(found, expected)
+    g = torch.tensor([0.3])
+    if format == "nvfp4":
+        found = ff.dequantize(codes, given, g, format=format, swizzled=swizzled)
+        assert torch.equal(found, (expected.double() * g.double()).float().bfloat16())
+    else:
+        with pytest.raises(RuntimeError, match="no per-tensor scale"):
+            ff.dequantize(codes, given, g, format=format, swizzled=swizzled)
+
+
+@pytest.mark.parametrize("format", ["mxfp8", "mxfp8_e5m2"])
+def test_quantization_to_mxfp8(format):
+    x = torch.randn(7, 96, generator=torch.Generator().manual_seed(3)) * 5
+    codes, scales, none = ff.quantize(x, format=format, typed=True)
+    blocks, largest = x.reshape(7, 3, 32), 8 if format == "mxfp8" else 15
+    exponent = torch.floor(torch.log2(blocks.abs().amax(-1))) - largest
+    assert none is None and torch.equal(scales.view(torch.uint8), (exponent + 127).byte())
+    limit = torch.finfo(codes.dtype).max
+    expected = (blocks / torch.exp2(exponent)[..., None]).clamp(-limit, limit).to(codes.dtype)
+    assert torch.equal(codes.view(torch.uint8), expected.view(torch.uint8).reshape(7, 96))
+
+
+def test_refusals_of_formats():
+    b, sfb = mixed_operand(np.random.default_rng(0), 32, 64, "nvfp4")
+    x, plain = torch.zeros(3, 64), dict(out_dtype=torch.bfloat16)
+    ops = torch.ops.fourfold
+    for call, words in [
+        (lambda: ops.scaled_mm(x, None, b, sfb, **plain), "a has no scales and is Float32; expected float16"),
+        (lambda: ops.scaled_mm(x.bfloat16()[:, :32], None, b, sfb, **plain), "expected \\[M, K\\] and \\[N, K/2\\]"),
+        (lambda: ops.scaled_mm(b, sfb, b, sfb, format="mxfp8 x nvfp4", **plain), "NVFP4 multiplies NVFP4 only"),
+        (lambda: ops.scaled_mm(x.bfloat16(), None, b, sfb, format="mxfp8 x mxfp4", **plain), "format is"),
+    ]:
+        with pytest.raises(RuntimeError, match=words):
+            call()

@@ -3,21 +3,41 @@
 The functions below call the ops `torch.ops.fourfold.*`. CPU tensors run on the fallback. CUDA tensors run on the GPU,
 on PyTorch's current stream, or fail: they never fall back.
 
-FP4 tensors are `uint8` with two codes in a byte (the even index in the low nibble), or `float4_e2m1fn_x2`. Scales are
-`uint8`, `float8_e4m3fn` (NVFP4) or `float8_e8m0fnu` (MXFP4). Swizzled scales are the padded storage in any shape.
+FP4 tensors are `uint8` with two codes in a byte (the even index in the low nibble), or `float4_e2m1fn_x2`. FP8 tensors
+are `uint8`, `float8_e4m3fn` or `float8_e5m2`. Scales are `uint8`, `float8_e4m3fn` (NVFP4) or `float8_e8m0fnu` (MX).
+Swizzled scales are the padded storage in any shape.
+
+Formats, with the elements of K for each scale:
+
+- "nvfp4": FP4 and E4M3 scales, 16; with a per-tensor scale
+- "mxfp4": FP4 and E8M0 scales, 32
+- "mxfp8", "mxfp8_e5m2": FP8 (E4M3 or E5M2) and E8M0 scales, 32
 """
 
 import torch
 
 from ._ops import ops
 
-__all__ = ["copy_transpose", "inductor_pass", "quantize", "quantize_", "reduce", "scaled_mm", "segment", "softmax"]
+__all__ = [
+    "copy_transpose", "dequantize", "inductor_pass", "quantize", "quantize_", "reduce", "scaled_mm", "segment",
+    "softmax",
+]
+_FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
+_CODES = {"mxfp8": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
 
 
-def _format(format, scales):
+def _operand_format(codes, scales):
+    if codes.dtype in _FP8:
+        return _FP8[codes.dtype]
+    return "mxfp4" if scales.dtype == torch.float8_e8m0fnu else "nvfp4"
+
+
+def _format(format, a, sfa, b, sfb):
     if format is not None:
         return format
-    return "mxfp4" if scales.dtype == torch.float8_e8m0fnu else "nvfp4"
+    right = _operand_format(b, sfb)
+    left = right if sfa is None else _operand_format(a, sfa)
+    return right if left == right else f"{left} x {right}"
 
 
 def _pair(swizzled):
@@ -30,21 +50,23 @@ def scaled_mm(
 ):
     """Multiplies block-scaled matrices: activation(alpha * (a * sfa) @ (b * sfb).T + bias).
 
-    Shapes: a [.., M, K/2] and b [N, K/2] or [L, N, K/2], in bytes; scales [.., rows, K/16] (NVFP4) or K/32 (MXFP4).
+    Shapes: a [.., M, K] and b [N, K] or [L, N, K], of FP4 in bytes, K/2; scales [.., rows, K/16] (NVFP4) or K/32 (MX).
     On a GPU, swizzled scales of a batch of A need a batch of B too.
     The sum, alpha, bias and activation are in f32; the result is rounded once to `out_dtype`.
 
+    `sfa`: None for an a of float16 or bfloat16 numbers (weight-only, W4A16). They are multiplied as they are.
     `alpha`: one float32 number, or one for each of N columns.
-    `format`: "nvfp4" or "mxfp4" [default: by the dtype of `sfa`, NVFP4 for uint8].
+    `format`: that of both operands, or of b without `sfa`; "mxfp8 x mxfp4" (W4A8) or another pair of MX formats
+    [default: by the dtypes of codes and scales; uint8 codes are FP4, and uint8 scales those of NVFP4].
     `swizzled`: the layout of both scales, or a pair of bools.
     `activation`: "none", "relu", "gelu", "gelu_tanh" or "silu".
     `out_format`: quantizes the result, and returns codes and scales; `out_scale` is its per-tensor scale.
     """
     swizzled_a, swizzled_b = _pair(swizzled)
-    if a.dim() == 3 and b.dim() == 2 and not swizzled_a and not out_swizzled:
+    if a.dim() == 3 and b.dim() == 2 and not (swizzled_a and sfa is not None) and not out_swizzled:
         # One product of all rows. Swizzled scales are padded for each matrix, so they do not join.
         results = scaled_mm(
-            a.flatten(0, 1), sfa.flatten(0, 1), b, sfb, alpha=alpha, bias=bias, activation=activation,
+            a.flatten(0, 1), None if sfa is None else sfa.flatten(0, 1), b, sfb, alpha=alpha, bias=bias, activation=activation,
             out_dtype=out_dtype, format=format, swizzled=(False, swizzled_b), out_format=out_format,
             out_scale=out_scale,
         )
@@ -52,7 +74,7 @@ def scaled_mm(
             return results.unflatten(0, a.shape[:2])
         return tuple(result.unflatten(0, a.shape[:2]) for result in results)
     options = dict(
-        format=_format(format, sfa), swizzled_a=swizzled_a, swizzled_b=swizzled_b, activation=activation,
+        format=_format(format, a, sfa, b, sfb), swizzled_a=swizzled_a, swizzled_b=swizzled_b, activation=activation,
         out_dtype=out_dtype,
     )
     if out_format is None:
@@ -65,7 +87,7 @@ def scaled_mm(
 
 
 def quantize(x, scale=None, *, format="nvfp4", swizzled=False, rounding="floor", typed=False):
-    """Quantizes x [.., M, K]. Returns codes, scales and the per-tensor scale (None for MXFP4 and where it is 1).
+    """Quantizes x [.., M, K]. Returns codes, scales and the per-tensor scale (None for MX and where it is 1).
 
     A value is code * scale * per-tensor scale. `scale` is a float32 tensor of one number, None, or "dynamic":
     amax / (448 * 6). `rounding` is that of MX scales: "floor", "ceil" or "even". For NVFP4 with a given scale or none,
@@ -79,9 +101,18 @@ def quantize(x, scale=None, *, format="nvfp4", swizzled=False, rounding="floor",
     else:
         codes, scales = ops.quantize(x, scale, format=format, swizzled=swizzled, rounding=rounding)
     if typed:
-        codes = codes.view(torch.float4_e2m1fn_x2)
+        codes = codes.view(_CODES.get(format, torch.float4_e2m1fn_x2))
         scales = scales.view(torch.float8_e4m3fn if format == "nvfp4" else torch.float8_e8m0fnu)
     return codes, scales, scale
+
+
+def dequantize(codes, scales, scale=None, *, format=None, swizzled=False, out_dtype=torch.bfloat16):
+    """The numbers [.., M, K] of codes and scales: code * scale * per-tensor scale, each rounded once to `out_dtype`.
+
+    `scale`: a float32 tensor of one number, or None; NVFP4 only. `format`: as in `scaled_mm`.
+    """
+    format = format or _operand_format(codes, scales)
+    return ops.dequantize(codes, scales, scale, format=format, swizzled=swizzled, out_dtype=out_dtype)
 
 
 def segment(ir, *tensors):
@@ -121,8 +152,8 @@ def inductor_pass(**options):
     return InductorPass(**options)
 
 
-def quantize_(model, mode=None, filter=None, group=True):
-    """Replaces linear layers of a model by layers with NVFP4 weights, in place; see `fourfold.torch.linear`."""
+def quantize_(model, activations="auto", filter=None, group=True, weights=None):
+    """Replaces linear layers of a model by layers with FP4 weights, in place; see `fourfold.torch.linear`."""
     from .linear import quantize_ as replace
 
-    return replace(model, mode, filter, group)
+    return replace(model, activations, filter, group, weights)

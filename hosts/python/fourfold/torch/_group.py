@@ -66,7 +66,7 @@ def group_siblings(layers):
 
 
 def is_groupable(layer):
-    if layer.mode != "w4a4" or layer.is_dynamic or layer.group is not None:
+    if layer.activations != "nvfp4" or layer.is_dynamic or layer.group is not None:
         return False
     n, columns = layer.out_features, -(-layer.in_features // 64) * 4
     is_whole = n % TILE_ROWS == 0 and layer.weight_scale.numel() == n * columns

@@ -13,7 +13,8 @@ from .._backend import Backend
 from .._types import Signature, solve
 
 TESTED = ("2.11", "2.15")
-BLOCKS = {"nvfp4": 16, "mxfp4": 32}
+# Elements for each scale, and codes in a byte.
+FORMATS = {"nvfp4": (16, 2), "mxfp4": (32, 2), "mxfp8": (32, 1), "mxfp8_e5m2": (32, 1)}
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 _MEMORY = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i1": torch.bool}
 
@@ -96,9 +97,27 @@ def _segment(ir, tensors):
     return results
 
 
-def _product(op, a, b, format, activation, out_dtype):
-    if format not in BLOCKS:
-        fail(op, f'format is "{format}"; expected "nvfp4" or "mxfp4"')
+def formats(format, has_scales):
+    """The formats of A, None without scales, and of B; None if the name is wrong."""
+    a, _, b = format.partition(" x ") if has_scales else (format, "", format)
+    b = b or a
+    if a not in FORMATS or b not in FORMATS or FORMATS[a][0] != FORMATS[b][0]:
+        return None
+    return (a if has_scales else None), b
+
+
+def _known(op, format, argument="format"):
+    if format not in FORMATS:
+        fail(op, f'{argument} is "{format}"; expected {", ".join(FORMATS)}')
+    return FORMATS[format]
+
+
+def _product(op, a, sfa, b, format, activation, out_dtype):
+    if formats(format, sfa is not None) is None:
+        fail(op, f'format is "{format}"; expected {", ".join(FORMATS)} or, with scales of a, "mxfp8 x mxfp4"')
+    if sfa is None and a.dtype not in (torch.float16, torch.bfloat16):
+        fail(op, f"a has no scales and is {a.dtype}; expected float16 or bfloat16. Convert a, or quantize it and pass "
+                 "its scales as sfa")
     if activation not in ACTIVATIONS:
         fail(op, f'activation is "{activation}"; expected one of {", ".join(ACTIVATIONS)}')
     if out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
@@ -113,7 +132,7 @@ def _scaled_mm(
     a, sfa, b, sfb, alpha=None, bias=None, *, format="nvfp4", swizzled_a=False, swizzled_b=False, activation="none",
     out_dtype,
 ):
-    rows, n = _product("scaled_mm", a, b, format, activation, out_dtype)
+    rows, n = _product("scaled_mm", a, sfa, b, format, activation, out_dtype)
     return a.new_empty([*rows, n], dtype=out_dtype)
 
 
@@ -123,18 +142,25 @@ def _scaled_mm_quantized(
     activation="none", out_dtype, out_format="nvfp4", swizzled_out=False,
 ):
     op = "scaled_mm_quantized"
-    rows, n = _product(op, a, b, format, activation, out_dtype)
-    if out_format not in BLOCKS:
-        fail(op, f'out_format is "{out_format}"; expected "nvfp4" or "mxfp4"')
-    return _byte(a, [*rows, n // 2]), _byte(a, _scales(rows, n, BLOCKS[out_format], swizzled_out))
+    rows, n = _product(op, a, sfa, b, format, activation, out_dtype)
+    block, packed = _known(op, out_format, "out_format")
+    return _byte(a, [*rows, n // packed]), _byte(a, _scales(rows, n, block, swizzled_out))
 
 
 @torch.library.register_fake("fourfold::quantize")
 def _quantize(x, scale=None, *, format="nvfp4", swizzled=False, rounding="floor"):
-    if format not in BLOCKS:
-        fail("quantize", f'format is "{format}"; expected "nvfp4" or "mxfp4"')
+    block, packed = _known("quantize", format)
     rows, k = _rows(x, "quantize")
-    return _byte(x, [*rows, k // 2]), _byte(x, _scales(rows, k, BLOCKS[format], swizzled))
+    return _byte(x, [*rows, k // packed]), _byte(x, _scales(rows, k, block, swizzled))
+
+
+@torch.library.register_fake("fourfold::dequantize")
+def _dequantize(codes, scales, scale=None, *, format="nvfp4", swizzled=False, out_dtype):
+    _, packed = _known("dequantize", format)
+    if out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        fail("dequantize", f"out_dtype is {out_dtype}; expected float16, bfloat16 or float32")
+    rows, stored = _rows(codes, "dequantize", "codes")
+    return codes.new_empty([*rows, stored * packed], dtype=out_dtype)
 
 
 @torch.library.register_fake("fourfold::quantize_dynamic")
@@ -172,12 +198,12 @@ def _copy_transpose(x, permutation):
 
 def _refuse(op):
     def backward(ctx, *grads):
-        fail(op, "has no gradient: it computes with FP4 codes. Call it under torch.no_grad(), or detach its inputs")
+        fail(op, "has no gradient: it computes with FP4 or FP8 codes. Call it under torch.no_grad(), or detach its inputs")
 
     torch.library.register_autograd(f"fourfold::{op}", backward)
 
 
-for _op in ("segment", "scaled_mm", "scaled_mm_quantized", "quantize", "quantize_dynamic", "softmax_backward"):
+for _op in ("segment", "scaled_mm", "scaled_mm_quantized", "quantize", "quantize_dynamic", "dequantize", "softmax_backward"):
     _refuse(_op)
 
 

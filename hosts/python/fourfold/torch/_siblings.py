@@ -9,7 +9,7 @@ import operator
 import torch
 
 from ._group import TILE_ROWS
-from ._ops import BLOCKS, ops
+from ._ops import FORMATS, formats, ops
 from ._translate import arguments
 
 aten = torch.ops.aten
@@ -57,9 +57,11 @@ def member(node):
 
 def do_scales_join(given, b, sfb, rows):
     """True if scales of adjacent rows form one matrix: linear, or swizzled in whole tiles."""
-    if given["format"] not in BLOCKS:
+    pair = formats(given["format"], given["sfa"] is not None)
+    if pair is None:
         return False
-    columns, found = b.meta["val"].shape[1] * 2 // BLOCKS[given["format"]], sfb.meta["val"].shape[1]
+    block, packed = FORMATS[pair[1]]
+    columns, found = b.meta["val"].shape[1] * packed // block, sfb.meta["val"].shape[1]
     if not given["swizzled_b"]:
         return found == columns
     return found == (columns + 3) // 4 * 4 and all(row % TILE_ROWS == 0 for row in rows)

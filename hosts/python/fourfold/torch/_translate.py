@@ -10,7 +10,7 @@ import operator
 import numpy as np
 import torch
 
-from ._ops import ACTIVATIONS, BLOCKS
+from ._ops import ACTIVATIONS, FORMATS, formats
 
 aten, prims = torch.ops.aten, torch.ops.prims
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -41,6 +41,13 @@ BINARY = {
 RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default)
 # torch.nn.functional.ScalingType and SwizzleType.
 TENSOR_WISE, NVFP4_BLOCKS, MX_BLOCKS, SWIZZLED = 0, 2, 3, 1
+# The codes of a format: their type, and their dtype beside uint8.
+CODES = {
+    "nvfp4": ("f4E2M1FN", torch.float4_e2m1fn_x2),
+    "mxfp4": ("f4E2M1FN", torch.float4_e2m1fn_x2),
+    "mxfp8": ("f8E4M3FN", torch.float8_e4m3fn),
+    "mxfp8_e5m2": ("f8E5M2", torch.float8_e5m2),
+}
 # The attributes of torchao's quantization, as in `hosts/python/src/programs.rs`.
 TORCHAO = ", scale_min = 0.015625, codes = reciprocal_scale, guard = false"
 
@@ -164,15 +171,17 @@ def result(node):
 
 
 def is_root(node):
-    """True for block-scaled products."""
-    return node.op == "call_function" and node.target in ROOTS
+    """True for block-scaled products, and for dense ones with a dequantized weight."""
+    if node.op != "call_function" or node.target not in ROOTS:
+        return False
+    return node.target not in DENSE or dequantized(node.args[-1]) is not None
 
 
 def translate(program, node):
     """Adds a node's ops to the program. Its inputs are values of the program or become inputs."""
     if node.op != "call_function":
         raise Unsupported(f"{node} is no call")
-    if node.target in ROOTS:
+    if is_root(node):
         return ROOTS[node.target](program, node)
     if node.target is torch.ops.fourfold.quantize.default:
         return _quantize(program, node)
@@ -244,25 +253,25 @@ def _viewed(node):
     return node
 
 
-def _codes(program, node, rows, columns, block):
+def _codes(program, node, rows, columns, format):
     """An input of codes, K-major."""
-    node = _viewed(node)
-    dtype = tensor(node).dtype
-    if dtype in (torch.float4_e2m1fn_x2, torch.uint8):
-        return program.input(node, [rows, columns], "f4E2M1FN")
-    if dtype == torch.float8_e4m3fn and block == 32:
-        return program.input(node, [rows, columns], "f8E4M3FN")
-    raise Unsupported(f"operands are {dtype}")
+    node, (element, typed) = _viewed(node), CODES[format]
+    if tensor(node).dtype not in (torch.uint8, typed):
+        raise Unsupported(f"operands are {tensor(node).dtype}; {format} has {typed}")
+    return program.input(node, [rows, columns], element)
 
 
-def _scales(program, node, rows, columns, block, swizzled):
-    element = "f8E4M3FN" if block == 16 else "f8E8M0FNU"
-    node = _viewed(node)
-    if tensor(node).dtype not in (torch.uint8, torch.float8_e4m3fn if block == 16 else torch.float8_e8m0fnu):
+def _scale_element(block):
+    return ("f8E4M3FN", torch.float8_e4m3fn) if block == 16 else ("f8E8M0FNU", torch.float8_e8m0fnu)
+
+
+def _scales(program, node, rows, columns, block, swizzled, wanted="blocked"):
+    node, (element, typed) = _viewed(node), _scale_element(block)
+    if tensor(node).dtype not in (torch.uint8, typed):
         raise Unsupported(f"scales are {node.meta['val'].dtype}")
-    extents = [rows, str(columns // block)]
-    name = program.input(node, extents, f"{element}, {'blocked' if swizzled else 'linear'}")
-    return name if swizzled else program.op(f"swizzle_scales %{name}", extents, f"{element}, blocked")
+    extents, layout = [rows, str(columns // block)], "blocked" if swizzled else "linear"
+    name = program.input(node, extents, f"{element}, {layout}")
+    return name if layout == wanted else program.op(f"swizzle_scales %{name}", extents, f"{element}, {wanted}")
 
 
 def _number(program, node):
@@ -293,32 +302,48 @@ def _position(graph):
     return places.__getitem__
 
 
-def _product(program, a, b, scales, block, swizzled, alpha, bias, activation, element, node):
-    """A product and its first roundings. `b` is [N, K] in memory."""
+def _extents_of_product(program, a, b, packed):
+    """The texts of M and N, and K as a number. `b` is [N, K] in memory, with codes in a byte as for each operand."""
     rows, columns = tensor(a).shape, tensor(b).shape
     if len(rows) != 2 or len(columns) != 2:
         raise Unsupported("the product is batched")
-    packed = 1 if tensor(a).dtype == torch.float8_e4m3fn else 2
     n, k = program.extent(columns[0]), program.extent(columns[1])
     if not (n.isdigit() and k.isdigit()):
         raise Unsupported("N or K is symbolic")
     if isinstance(rows[0], int):
         program.rows = rows[0]
-    m, k = program.extents(rows)[0], int(k) * packed
+    k = int(k) * packed[1]
+    if rows[1] * packed[0] != k:
+        raise Unsupported(f"A has {rows[1] * packed[0]} elements of K, and B {k}")
+    return program.extents(rows)[0], n, k
+
+
+def _product(program, a, b, scales, pair, swizzled, alpha, bias, activation, element, node):
+    """A product and its first roundings. `b` is [N, K] in memory. `pair` has the format of A, None without scales."""
+    block, packed = FORMATS[pair[1]]
+    m, n, k = _extents_of_product(program, a, b, (1 if pair[0] is None else FORMATS[pair[0]][1], packed))
     if k % block:
         raise Unsupported(f"K is {k}, no multiple of {block}")
-    left, right = _codes(program, a, m, str(k), block), _codes(program, b, n, str(k), block)
-    sfa = _scales(program, scales[0], m, k, block, swizzled[0])
+    if pair[0] is None:
+        left, right = f"%{program.value(a)[0]}", _codes(program, b, n, str(k), pair[1])
+    else:
+        left, right = f"%{_codes(program, a, m, str(k), pair[0])}", _codes(program, b, n, str(k), pair[1])
+        left += f", %{_scales(program, scales[0], m, k, block, swizzled[0])}"
     sfb = _scales(program, scales[1], n, k, block, swizzled[1])
     is_row = alpha is not None and n != "1" and list(tensor(alpha).shape) == [int(n)]
     if is_row and tensor(alpha).dtype != torch.float32:
         raise Unsupported("alpha is not in float32")
     factor = f", alpha = %{_number(program, alpha)}" if alpha is not None and not is_row else ""
     extents = [m, n]
-    name = program.op(f"scaled_mma %{left}, %{sfa}, %{right}, %{sfb}{factor} {{block = {block}}}", extents, "f32")
+    name = program.op(f"scaled_mma {left}, %{right}, %{sfb}{factor} {{block = {block}}}", extents, "f32")
     if is_row:
         factors, _, _ = program.value(alpha)
         name = program.op(f"mul %{name}, %{factors}", extents, "f32")
+    return _rounded(program, name, extents, bias, activation, element, node)
+
+
+def _rounded(program, name, extents, bias, activation, element, node):
+    """The bias, the activation and the rounding of a product in f32."""
     if bias is not None:
         added, _, _ = program.value(bias)
         name = program.op(f"add %{name}, %{added}", extents, "f32")
@@ -341,11 +366,19 @@ def _transposed(node):
     return _inserted(node, aten.permute.default, (node, [1, 0]))
 
 
-def _block(scale):
-    blocks = {torch.float8_e4m3fn: 16, torch.float8_e8m0fnu: 32}
-    if tensor(scale).dtype not in blocks:
-        raise Unsupported("the product is not block-scaled")
-    return blocks[tensor(scale).dtype]
+def _pair(codes, scales):
+    """The formats of operands with these codes and scales."""
+    found = []
+    for operand, scale in zip(codes, scales):
+        dtypes = (tensor(operand).dtype, tensor(scale).dtype)
+        block = {torch.float8_e4m3fn: 16, torch.float8_e8m0fnu: 32}.get(dtypes[1])
+        names = [name for name in FORMATS if FORMATS[name][0] == block and CODES[name][1] == dtypes[0]]
+        if not names:
+            raise Unsupported(f"the product is not block-scaled: codes are {dtypes[0]}, and scales {dtypes[1]}")
+        found.append(names[0])
+    if FORMATS[found[0]][0] != FORMATS[found[1]][0]:
+        raise Unsupported(f"{found[0]} and {found[1]} have other blocks")
+    return tuple(found)
 
 
 def arguments(node):
@@ -360,9 +393,9 @@ def _scaled_mm(program, node):
     if given["scale_result"] is not None:
         raise Unsupported("scale_result is given")
     scales, element = (given["scale_a"], given["scale_b"]), result(node)[1]
-    block = _block(scales[0])
+    a, pair = given["self"], _pair((given["self"], given["mat2"]), scales)
     b = _transposed(given["mat2"])
-    return _product(program, given["self"], b, scales, block, (True, True), None, given["bias"], "none", element, node)
+    return _product(program, a, b, scales, pair, (True, True), None, given["bias"], "none", element, node)
 
 
 def _scaled_mm_v2(program, node):
@@ -380,23 +413,59 @@ def _scaled_mm_v2(program, node):
     if len(recipes[0]) == 2:
         pair = (scales[0][1], scales[1][1])
         alpha = _inserted(pair[0], aten.mul.Tensor, pair)
-    first, b = (scales[0][0], scales[1][0]), _transposed(given["mat2"])
-    return _product(program, given["self"], b, first, block, swizzled, alpha, given["bias"], "none", element, node)
+    a, first = given["self"], (scales[0][0], scales[1][0])
+    pair, b = _pair((a, given["mat2"]), first), _transposed(given["mat2"])
+    if FORMATS[pair[0]][0] != block:
+        raise Unsupported(f"the recipe has blocks of {block}, and the scales are those of {pair[0]}")
+    return _product(program, a, b, first, pair, swizzled, alpha, given["bias"], "none", element, node)
 
 
 def _fourfold_scaled_mm(program, node):
     given = arguments(node)
-    if given["format"] not in BLOCKS or given["activation"] not in ACTIVATIONS:
+    pair = formats(given["format"], given["sfa"] is not None)
+    if pair is None or given["activation"] not in ACTIVATIONS:
         raise Unsupported("the arguments are invalid")
     scales, swizzled = (given["sfa"], given["sfb"]), (given["swizzled_a"], given["swizzled_b"])
-    block, element = BLOCKS[given["format"]], result(node)[1]
     return _product(
-        program, given["a"], given["b"], scales, block, swizzled, given["alpha"], given["bias"], given["activation"],
-        element, node,
+        program, given["a"], given["b"], scales, pair, swizzled, given["alpha"], given["bias"], given["activation"],
+        result(node)[1], node,
     )
 
 
+def dequantized(node):
+    """The arguments of the `fourfold::dequantize` whose [N, K] result a [K, N] value transposes, or None."""
+    transposed = False
+    while isinstance(node, torch.fx.Node) and node.op == "call_function":
+        if node.target is torch.ops.fourfold.dequantize.default:
+            return arguments(node) if transposed and tensor(node).dim() == 2 else None
+        if node.target is not aten.permute.default or list(node.args[1]) != [1, 0]:
+            return None
+        node, transposed = node.args[0], not transposed
+    return None
+
+
+def _dense(program, node):
+    """A product in 16 bits with a dequantized weight. The plan says if a kernel takes the codes and keeps the bits."""
+    a, given = node.args[-2], dequantized(node.args[-1])
+    format, element = given["format"], result(node)[1]
+    if format not in FORMATS or element == "f32" or node.kwargs.keys() - {"out_dtype"} or len(node.args) > 3:
+        raise Unsupported("the weight-only product has other arguments than 16-bit operands")
+    block, packed = FORMATS[format]
+    m, n, k = _extents_of_product(program, a, given["codes"], (1, packed))
+    left = program.value(a)[0]
+    codes = _codes(program, given["codes"], n, str(k), format)
+    scales = _scales(program, given["scales"], n, k, block, given["swizzled"], "linear")
+    factor = "" if given["scale"] is None else f", %{_number(program, given['scale'])}"
+    weight = program.op(f"block_dequantize %{codes}, %{scales}{factor} {{block = {block}}}", [n, str(k)], element)
+    name = program.op(f"mma %{left}, %{weight}", [m, n], "f32")
+    bias = node.args[0] if node.target is aten.addmm.default else None
+    return _rounded(program, name, [m, n], bias, "none", element, node)
+
+
+DENSE = (aten.mm.default, aten.addmm.default)
 ROOTS = {
+    aten.mm.default: _dense,
+    aten.addmm.default: _dense,
     aten._scaled_mm.default: _scaled_mm,
     aten._scaled_mm_v2.default: _scaled_mm_v2,
     torch.ops.fourfold.scaled_mm.default: _fourfold_scaled_mm,
@@ -406,7 +475,7 @@ ROOTS = {
 def _quantize(program, node):
     """The last op of a region. Its results are codes and scales."""
     given = arguments(node)
-    block = BLOCKS.get(given["format"])
+    block = FORMATS.get(given["format"], (None,))[0]
     if program.rows is not None and tensor(given["x"]).dim() != 2:
         raise Unsupported("a batch is quantized, and the program has matrices")
     name, extents, _ = program.value(given["x"])
@@ -418,10 +487,9 @@ def _quantize(program, node):
         operands = f"%{name}, %{g} {{block = 16{formula}}}"
     else:
         operands = f"%{name} {{block = 32, scale_rounding = {given['rounding']}}}"
-    element = "f8E4M3FN" if block == 16 else "f8E8M0FNU"
     layout = "blocked" if given["swizzled"] else "linear"
-    scales = program.type([*extents[:-1], str(int(extents[-1]) // block)], f"{element}, {layout}")
-    codes = program.type(extents, "f4E2M1FN")
+    scales = program.type([*extents[:-1], str(int(extents[-1]) // block)], f"{_scale_element(block)[0]}, {layout}")
+    codes = program.type(extents, CODES[given["format"]][0])
     results = (program.name(), program.name())
     program.line(f"%{results[0]}, %{results[1]} = block_quantize {operands} : {codes}, {scales}")
     return results

@@ -1,24 +1,14 @@
-"""Linear layers with NVFP4 weights, for compiled models and others."""
+"""Linear layers with FP4 weights, for compiled models and others."""
 
 import torch
 
-from . import quantize, scaled_mm, segment
+from . import dequantize, quantize, scaled_mm, segment
 from ._group import group_siblings
+from ._ops import FORMATS
 
-W4A16 = """fir 1
-func @w4a16(
-    %x: tensor<[M, {k}], {element}>,
-    param %w: tensor<[{n}, {k}], f4E2M1FN>,
-    param %sf: tensor<[{n}, {scales}], f8E4M3FN, blocked>,
-    param %g: tensor<[1], f32>{bias_input}
-) {{
-  %linear = swizzle_scales %sf : tensor<[{n}, {scales}], f8E4M3FN, linear>
-  %dense = block_dequantize %w, %linear, %g {{block = 16}} : tensor<[{n}, {k}], {element}>
-  %y = mma %x, %dense : tensor<[M, {n}], f32>
-  {ops}return %{last}
-}}
-"""
-ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+# The formats of weights that a layer has for its activations, by default first.
+WEIGHTS = {"nvfp4": ("nvfp4",), "mxfp8": ("mxfp4",), "mxfp4": ("mxfp4",), None: ("nvfp4", "mxfp4")}
 # Buffers of a member that are slices of its group's tensors.
 SLICES = ("weight", "weight_scale", "alpha", "bias")
 
@@ -30,19 +20,22 @@ def is_exporting():
 
 
 class Linear(torch.nn.Module):
-    """A linear layer with an NVFP4 weight.
+    """A linear layer with an FP4 weight in NVFP4 or MXFP4, `format`.
 
-    `w4a4` quantizes activations to NVFP4 and multiplies codes. Their per-tensor scale is `input_scale`, one float32
-    number that torchao's calibration found, or "dynamic": that of each call. With the former, codes and scales are
-    those that torchao computes. `w4a16` dequantizes the weight to the type of the activations, and multiplies in it.
+    `activations` is the format that they are quantized to: "nvfp4" (W4A4) for an NVFP4 weight, "mxfp8" (W4A8) or "mxfp4"
+    for an MXFP4 weight, None (W4A16) for either. It may be assigned at any time, since the weight is the same.
+
+    The per-tensor scale of NVFP4 activations is `input_scale`, one float32 number that torchao's calibration found, or
+    "dynamic": that of each call. With the former, codes and scales are those that torchao computes. 16-bit activations
+    are multiplied as they are; float32 ones, and float16 ones beside MXFP4, by the weight's numbers in float32.
 
     A layer may be a member of a group of siblings; see `quantize_`. It leaves its group when its tensors are replaced.
     """
 
-    def __init__(self, codes, scales, scale, bias, mode, input_scale="dynamic"):
-        """codes [N, K/2] and swizzled scales are uint8, scale is one float32 number."""
+    def __init__(self, codes, scales, scale, bias, activations, input_scale="dynamic", format="nvfp4"):
+        """codes [N, K/2] and swizzled scales are uint8, scale is one float32 number, 1 for MXFP4."""
         super().__init__()
-        self.mode, self.is_dynamic = mode, isinstance(input_scale, str)
+        self.format, self.activations, self.is_dynamic = format, activations, isinstance(input_scale, str)
         self.out_features, self.in_features = codes.shape[0], codes.shape[1] * 2
         self.register_buffer("weight", codes)
         self.register_buffer("weight_scale", scales)
@@ -87,6 +80,8 @@ class Linear(torch.nn.Module):
             self.leave()
 
     def __setattr__(self, name, value):
+        if name == "activations":
+            check_activations(value, self.format)
         super().__setattr__(name, value)
         if name in (*SLICES, "input_scale") and self.__dict__.get("group") is not None:
             self.leave()
@@ -149,10 +144,10 @@ class Linear(torch.nn.Module):
 
     def forward(self, x):
         rows = x.reshape(-1, self.in_features)
-        y = self._w4a4(rows) if self.mode == "w4a4" else self._w4a16(rows)
+        y = {"nvfp4": self._nvfp4, None: self._dense}.get(self.activations, self._mx)(rows)
         return y.reshape(*x.shape[:-1], self.out_features)
 
-    def _w4a4(self, x):
+    def _nvfp4(self, x):
         if self.is_dynamic:
             codes, scales, scale = quantize(x, "dynamic", swizzled=True)
             alpha = scale * self.weight_global_scale
@@ -172,26 +167,40 @@ class Linear(torch.nn.Module):
             swizzled=True,
         )
 
-    def _w4a16(self, x):
-        tensors = [x, self.weight, self.weight_scale, self.weight_global_scale]
-        n, k, element = self.out_features, self.in_features, ELEMENTS[x.dtype]
-        last, ops, bias_input = "y", "", ""
-        if self.bias is not None:
-            bias_input = f",\n    param %bias: tensor<[{n}], {ELEMENTS[self.bias.dtype]}>"
-            ops, last = f"%biased = add %y, %bias : tensor<[M, {n}], f32>\n  ", "biased"
-            tensors.append(self.bias)
-        if element != "f32":
-            ops += f"%rounded = convert %{last} : tensor<[M, {n}], {element}>\n  "
-            last = "rounded"
-        program = W4A16.format(n=n, k=k, scales=k // 16, element=element, bias_input=bias_input, ops=ops, last=last)
-        return segment(program, *tensors)[0]
+    def _mx(self, x):
+        codes, scales, _ = quantize(x, format=self.activations, swizzled=True)
+        pair = "mxfp4" if self.activations == "mxfp4" else f"{self.activations} x mxfp4"
+        return scaled_mm(
+            codes, scales, self.weight, self.weight_scale, bias=self.bias, out_dtype=x.dtype, format=pair, swizzled=True
+        )
+
+    def _dense(self, x):
+        scale = self.weight_global_scale if self.format == "nvfp4" else None
+        if x.dtype == torch.float32 or (x.dtype == torch.float16 and self.format == "mxfp4"):
+            # float16 does not hold the range of MXFP4.
+            weight = dequantize(
+                self.weight, self.weight_scale, scale, format=self.format, swizzled=True, out_dtype=torch.float32
+            )
+            bias = None if self.bias is None else self.bias.float()
+            return torch.nn.functional.linear(x.float(), weight, bias).to(x.dtype)
+        return scaled_mm(
+            x, None, self.weight, self.weight_scale, alpha=scale, bias=self.bias, out_dtype=x.dtype, format=self.format,
+            swizzled=True,
+        )
 
     def extra_repr(self):
-        return f"in_features={self.in_features}, out_features={self.out_features}, mode={self.mode}"
+        extents = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{extents}, format={self.format}, activations={self.activations}"
 
 
-def _from_torchao(weight, mode):
-    """Codes, swizzled scales, per-tensor scale, mode and scale of activations of an NVFP4Tensor of torchao."""
+def check_activations(activations, format):
+    if activations not in WEIGHTS or format not in WEIGHTS[activations]:
+        known = ", ".join(repr(name) for name in WEIGHTS if format in WEIGHTS[name])
+        raise ValueError(f"activations is {activations!r}; expected {known} for a weight in {format}")
+
+
+def _from_torchao(weight, activations):
+    """Codes, swizzled scales, per-tensor scale, activations and their scale of an NVFP4Tensor of torchao."""
     codes, (n, k) = weight.qdata, weight.shape
     scales = weight.scale.contiguous().view(torch.uint8)
     if not weight.is_swizzled_scales:
@@ -203,7 +212,9 @@ def _from_torchao(weight, mode):
     if given is not None and not given.use_dynamic_per_tensor_scale:
         input_scale = weight.act_per_tensor_scale
         input_scale = torch.ones(1, device=codes.device) if input_scale is None else input_scale.reshape(1).float()
-    return codes, scales, scale, mode or ("w4a16" if given is None else "w4a4"), input_scale
+    if activations == "auto":
+        activations = None if given is None else "nvfp4"
+    return codes, scales, scale, activations, input_scale
 
 
 def _swizzle(scales):
@@ -216,20 +227,29 @@ def _swizzle(scales):
 
 
 @torch.no_grad()
-def quantize_(model, mode=None, filter=None, group=True):
-    """Replaces linear layers of a model by layers with NVFP4 weights, in place. Returns their names.
+def quantize_(model, activations="auto", filter=None, group=True, weights=None):
+    """Replaces linear layers of a model by layers with FP4 weights, in place. Returns their names.
 
     Takes `torch.nn.Linear` with dense weights, which it quantizes, and those that torchao quantized to NVFP4. Others,
-    such as those with forward hooks, or whose K is not a multiple of 16, stay as they are.
+    such as those with forward hooks, or whose K is not a multiple of 16 (MXFP4: 32), stay as they are.
 
-    `mode`: "w4a4" or "w4a16" [default: torchao's, "w4a4" for dense weights].
+    `activations`: the format of activations: "nvfp4" (W4A4), "mxfp8" (W4A8), "mxfp4", or None (W4A16), which multiplies
+    16-bit activations as they are [default: "auto", torchao's, "nvfp4" for dense weights].
+    `weights`: "nvfp4" or "mxfp4" [default: "mxfp4" for MX activations, else "nvfp4"].
     `filter`: a function of module and name that says if a layer is replaced [default: all].
     `group`: join the tensors of sibling layers, such as those of q, k and v, for which torchao found one scale of
     activations. A compiled model then multiplies their common input once. Members have fewer than 8,192 columns, in
     multiples of 128, and the same K. [default: True]
     """
-    if mode not in (None, "w4a4", "w4a16"):
-        raise ValueError(f'mode is "{mode}"; expected "w4a4" or "w4a16"')
+    if activations == "auto":
+        weights = weights or "nvfp4"
+        if weights != "nvfp4":
+            raise ValueError('weights in mxfp4 need activations: "mxfp8", "mxfp4" or None')
+    elif activations in WEIGHTS:
+        weights = weights or WEIGHTS[activations][0]
+        check_activations(activations, weights)
+    else:
+        raise ValueError(f'activations is {activations!r}; expected "nvfp4", "mxfp8", "mxfp4", None or "auto"')
     replaced, made, parents = [], {}, {}
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if type(module) is not torch.nn.Linear or (filter is not None and not filter(module, name)):
@@ -237,7 +257,7 @@ def quantize_(model, mode=None, filter=None, group=True):
         if not name:
             raise ValueError("the model itself is a linear layer: wrap it in a module")
         if module not in made:
-            made[module] = _replacement(module, mode)
+            made[module] = _replacement(module, activations, weights)
         if made[module] is None:
             continue
         parent, _, child = name.rpartition(".")
@@ -266,15 +286,17 @@ def _share_input_scale(parent, layer):
                 return
 
 
-def _replacement(module, mode):
+def _replacement(module, activations, weights):
     """The layer that replaces a module, or None if the module stays."""
     if module._forward_hooks or module._forward_pre_hooks:
         return None
     weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
-    if type(weight).__name__ == "NVFP4Tensor":
-        parts = _from_torchao(weight, mode)
-    elif type(weight) is torch.Tensor and weight.dtype in ELEMENTS and weight.shape[1] % 16 == 0:
-        parts = (*quantize(weight, "dynamic", swizzled=True), mode or "w4a4", "dynamic")
+    if type(weight).__name__ == "NVFP4Tensor" and weights == "nvfp4":
+        parts = _from_torchao(weight, activations)
+    elif type(weight) is torch.Tensor and weight.dtype in FLOATS and weight.shape[1] % FORMATS[weights][0] == 0:
+        codes, scales, scale = quantize(weight, "dynamic" if weights == "nvfp4" else None, format=weights, swizzled=True)
+        scale = torch.ones(1, device=codes.device) if scale is None else scale
+        parts = (codes, scales, scale, "nvfp4" if activations == "auto" else activations, "dynamic")
     else:
         return None
-    return Linear(*parts[:3], bias, *parts[3:]).train(module.training)
+    return Linear(*parts[:3], bias, *parts[3:], format=weights).train(module.training)

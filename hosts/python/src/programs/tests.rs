@@ -5,8 +5,8 @@ use fourfold::scheduler::Tier;
 use fourfold::{Backend, Options};
 
 use super::{
-    Alpha, Format, Quantized, ScaledMm, copy_transpose, quantize, quantize_dynamic, reduce, softmax,
-    softmax_backward,
+    Alpha, Format, Left, Quantized, ScaledMm, copy_transpose, dequantize, quantize, quantize_dynamic, reduce,
+    softmax, softmax_backward,
 };
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -37,32 +37,67 @@ fn assert_on_device(program: &str) {
     }
 }
 
+/// A product of 256 columns and 512 elements of K. Of the formats, the first is A's, `f16` or `bf16` for no scales.
+fn product(
+    formats: (&str, &str),
+    leading: &[String],
+    batch: &[String],
+    activation: &str,
+    bias: Option<&'static str>,
+) -> ScaledMm {
+    let a = match formats.0 {
+        "f16" => Left::Dense("f16"),
+        "bf16" => Left::Dense("bf16"),
+        name => Left::Blocks { format: Format::named(name).expect("a format"), swizzled: true },
+    };
+    ScaledMm {
+        a,
+        format: Format::named(formats.1).expect("a format"),
+        leading: leading.to_vec(),
+        batch: batch.to_vec(),
+        n: 256,
+        k: 512,
+        swizzled_b: bias.is_none(),
+        alpha: match bias {
+            None => Alpha::Absent,
+            Some("f32") => Alpha::Columns,
+            Some(_) => Alpha::Number,
+        },
+        bias,
+        activation: activation.to_owned(),
+        out: "bf16",
+    }
+}
+
+/// Formats of A and B that have a kernel on every target.
+const EVERYWHERE: &[(&str, &str)] = &[
+    ("nvfp4", "nvfp4"),
+    ("mxfp4", "mxfp4"),
+    ("mxfp8", "mxfp8"),
+    ("mxfp8_e5m2", "mxfp8_e5m2"),
+    ("mxfp8", "mxfp4"),
+    ("mxfp8_e5m2", "mxfp4"),
+];
+/// Those that have one on Hopper only.
+const ON_HOPPER: &[(&str, &str)] = &[("bf16", "nvfp4"), ("f16", "nvfp4"), ("bf16", "mxfp4")];
+
 #[test]
 fn products_are_one_kernel() {
     let mut checked = 0;
-    for format in ["nvfp4", "mxfp4"] {
+    for formats in EVERYWHERE.iter().chain(ON_HOPPER) {
         for (leading, batch) in [(strings(&["M"]), strings(&[])), (strings(&["3", "M"]), strings(&["3"]))] {
             for (activation, bias) in [("none", None), ("gelu", Some("bf16")), ("relu", Some("f32"))] {
-                let product = ScaledMm {
-                    format: Format::named(format).expect("a format"),
-                    leading: leading.clone(),
-                    batch: batch.clone(),
-                    n: 256,
-                    k: 512,
-                    swizzled_a: true,
-                    swizzled_b: bias.is_none(),
-                    alpha: match bias {
-                        None => Alpha::Absent,
-                        Some("f32") => Alpha::Columns,
-                        Some(_) => Alpha::Number,
-                    },
-                    bias,
-                    activation: activation.to_owned(),
-                    out: "bf16",
-                };
-                for quantized in [None, Some(quantized(format, true, format == "nvfp4"))] {
+                let product = product(*formats, &leading, &batch, activation, bias);
+                let out = if formats.1 == "mxfp8_e5m2" { "mxfp8" } else { formats.1 };
+                for quantized in [None, Some(quantized(out, true, out == "nvfp4"))] {
                     let program = product.program(quantized.as_ref()).expect("a program");
                     for (target, tiers) in tiers(&program) {
+                        if target != "sm_90a" && ON_HOPPER.contains(formats) {
+                            // Dequantized once where that is exact.
+                            let on_device = !tiers.contains(&Tier::Fallback);
+                            assert_eq!(on_device, formats.1 == "nvfp4", "{target}: {tiers:?}\n{program}");
+                            continue;
+                        }
                         let kernels = tiers.iter().filter(|tier| **tier == Tier::Kernel).count();
                         assert_eq!(kernels, 1, "{target}\n{program}");
                         assert!(!tiers.contains(&Tier::Fallback), "{target}: {tiers:?}\n{program}");
@@ -72,7 +107,7 @@ fn products_are_one_kernel() {
             }
         }
     }
-    assert_eq!(checked, 24);
+    assert_eq!(checked, 12 * (EVERYWHERE.len() + ON_HOPPER.len()));
 }
 
 #[test]
@@ -85,8 +120,13 @@ fn other_ops_are_on_the_device() {
                     quantized("nvfp4", swizzled, true),
                     quantized("nvfp4", swizzled, false),
                     quantized("mxfp4", swizzled, false),
+                    quantized("mxfp8", swizzled, false),
+                    quantized("mxfp8_e5m2", swizzled, false),
                 ] {
                     assert_on_device(&quantize(leading, 64, element, &quantized).expect("a program"));
+                    let (format, has_scale) = (quantized.format, quantized.has_scale);
+                    let program = dequantize(leading, 64, format, swizzled, has_scale, element);
+                    assert_on_device(&program.expect("a program"));
                 }
                 assert_on_device(&quantize_dynamic(leading, 64, element, swizzled).expect("a program"));
             }
