@@ -123,7 +123,7 @@ EXACT = {
     "alphas of columns": alphas_of_columns,
     "mxfp4": products("mxfp4", True, "none", "bf16", False),
     "mxfp4 linear scales": products("mxfp4", False, "relu", "f32", True),
-    **{name: other_formats(name) for name in test_torch_ops.MIXED if name not in test_torch_ops.CPU_ONLY},
+    **{name: other_formats(name) for name in test_torch_ops.MIXED},
     "quantize mxfp8": quantizations("mxfp8", "bf16", True, None),
     "quantize bf16": quantizations("nvfp4", "bf16", True, "given"),
     "quantize as torchao": quantizations("nvfp4", "bf16", True, "given", "torchao"),

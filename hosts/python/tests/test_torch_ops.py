@@ -339,8 +339,6 @@ MIXED = [
     "bf16 x nvfp4", "f16 x nvfp4", "bf16 x mxfp4", "f16 x mxfp4", "bf16 x mxfp8", "mxfp8 x mxfp4", "mxfp8_e5m2 x mxfp4",
     "mxfp8 x mxfp8", "mxfp8_e5m2 x mxfp8_e5m2",
 ]
-# Those without a kernel on Hopper.
-CPU_ONLY = ["f16 x mxfp4", "bf16 x mxfp8"]
 
 
 def mixed(m, n, k, format):

@@ -27,7 +27,7 @@ class Linear(torch.nn.Module):
 
     The per-tensor scale of NVFP4 activations is `input_scale`, one float32 number that torchao's calibration found, or
     "dynamic": that of each call. With the former, codes and scales are those that torchao computes. 16-bit activations
-    are multiplied as they are; float32 ones, and float16 ones beside MXFP4, by the weight's numbers in float32.
+    are multiplied as they are; float32 ones by the weight's numbers in float32.
 
     A layer may be a member of a group of siblings; see `quantize_`. It leaves its group when its tensors are replaced.
     """
@@ -176,13 +176,11 @@ class Linear(torch.nn.Module):
 
     def _dense(self, x):
         scale = self.weight_global_scale if self.format == "nvfp4" else None
-        if x.dtype == torch.float32 or (x.dtype == torch.float16 and self.format == "mxfp4"):
-            # float16 does not hold the range of MXFP4.
+        if x.dtype == torch.float32:
             weight = dequantize(
                 self.weight, self.weight_scale, scale, format=self.format, swizzled=True, out_dtype=torch.float32
             )
-            bias = None if self.bias is None else self.bias.float()
-            return torch.nn.functional.linear(x.float(), weight, bias).to(x.dtype)
+            return torch.nn.functional.linear(x, weight, None if self.bias is None else self.bias.float())
         return scaled_mm(
             x, None, self.weight, self.weight_scale, alpha=scale, bias=self.bias, out_dtype=x.dtype, format=self.format,
             swizzled=True,
