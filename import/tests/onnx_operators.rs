@@ -100,14 +100,25 @@ fn with_import(
     ty: DataType,
     check: impl FnOnce(&Import, &Path) -> Result<()>,
 ) -> Result<()> {
+    let wide = Some(ElementType::F32);
+    let options = ImportOptions { input_type: wide, output_type: wide, ..ImportOptions::default() };
+    with_options(nodes, initializers, ty, &options, check)
+}
+
+/// Imports a graph of these nodes with options, and checks what came of it.
+fn with_options(
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+    ty: DataType,
+    options: &ImportOptions,
+    check: impl FnOnce(&Import, &Path) -> Result<()>,
+) -> Result<()> {
     let input = value("x", ty, &[Err("M"), Ok(K as i64)]);
     let output = value("y", ty, &[Err("M"), Ok(N as i64)]);
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.onnx");
     std::fs::write(&path, model_of(nodes, initializers, input, output).write_buf()?)?;
-    let wide = Some(ElementType::F32);
-    let options = ImportOptions { input_type: wide, output_type: wide, ..ImportOptions::default() };
-    check(&import(&path, &options)?, &path)
+    check(&import(&path, options)?, &path)
 }
 
 /// The values of a program's output on the interpreter and on the fallback.
@@ -204,6 +215,36 @@ fn a_block_quantized_fp4_weight_multiplies_unquantized_activations() -> Result<(
                 compare(imported, path, &x, &product(&x, &w, bias), 0)
             })?;
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_block_quantized_fp4_weight_beside_16_bits_is_a_weight_only_kernel_on_hopper() -> Result<()> {
+    let (n, k) = (N as i64, K as i64);
+    for (ty, format) in [(DataType::FLOAT16, "f16 x nvfp4"), (DataType::BFLOAT16, "bf16 x nvfp4")] {
+        let initializers = vec![
+            tensor("w", DataType::UINT8, &[n, k / 2], &bytes(N * K / 2, 3, |number| number as u8)),
+            tensor(
+                "s",
+                DataType::UINT8,
+                &[n, k / 16],
+                &bytes(N * K / 16, 4, |number| 0x20 + (number % 0x40) as u8),
+            ),
+            tensor("g", DataType::FLOAT, &[1], &0.0123f32.to_le_bytes()),
+        ];
+        let node = fp4_weight(&["x", "w", "s", "g"], &[("block_size", 16)]);
+        with_options(vec![node], initializers, ty, &ImportOptions::default(), |imported, _| {
+            assert_eq!(imported.programs.len(), 2);
+            for program in &imported.programs {
+                let backend = Backend::new(&Options::default().target("sm_90a").device(DeviceChoice::None))?;
+                let plan = backend.plan_module(program.module.clone())?;
+                let formats: Vec<String> =
+                    plan.partition().kernels().map(|(_, plan)| plan.format.to_string()).collect();
+                assert_eq!(formats, [format], "{}", program.name);
+            }
+            Ok(())
+        })?;
     }
     Ok(())
 }
