@@ -257,7 +257,7 @@ def test_layers_without_group(name):
     if name == "scale":
         model.k.input_scale = model.k.input_scale.clone()
     if name == "weights only":
-        model.k.mode = "w4a16"
+        model.k.activations = None
     group_siblings(model.layers())
     assert model.q.group is None and model.k.group is None
 
