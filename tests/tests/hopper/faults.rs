@@ -54,7 +54,7 @@ fn what_is_wrong_is_found() {
         ("block * (kAtomsPerBlock * kAtomRows)", "block * kAtomsPerBlock", many),
         ("min(work.n_idx * V::kTileN / 128 + i, p.atoms_n - 1)", "work.n_idx / 2", many),
         ("block * 2 + panel);", "block * 2 + 1 - panel);", many),
-        ("+ 2 * block * next_panel", "+ block * next_panel", many),
+        ("+ 2 * kTermsA * block * next_panel", "+ kTermsA * block * next_panel", many),
         // Another K step of A, and another order of a thread's rows of B and columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
         ("codes_at[i] = codes ^ i * kPartBytes;", "codes_at[i] = codes;", many),
@@ -88,11 +88,7 @@ fn what_is_wrong_is_found() {
         ("--left, run.next(matrix)", "--left", left),
         ("tile = behind + ahead.first_tiles.number;", "tile = behind;", left),
         // Another thread's part of K, and its scales.
-        (
-            "store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + t * 16,",
-            "store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + (t ^ 1) * 16,",
-            small_m,
-        ),
+        ("word * (64 * kTermsA) + t * 16;", "word * (64 * kTermsA) + (t ^ 1) * 16;", small_m),
         (
             "block * V::kABlockScaleBytes + lane() % 4 * 8",
             "block * V::kABlockScaleBytes + (lane() % 4 ^ 1) * 8",
@@ -154,7 +150,7 @@ fn what_is_wrong_is_found() {
     let of_blocks = [(">= first + others;", ">= first;", regs)];
     // A of 16 bits: another byte of a word of B, another thread's scales, swapped panels, and another K step of A.
     let of_16_bits = [
-        ("select = 0x4440 + t;", "select = 0x4440 + (t ^ 1);", many),
+        (": 0x4440 + t;", ": 0x4440 + (t ^ 1);", many),
         ("scales[0][i], word, 4);", "scales[0][i], word ^ 1, 4);", many),
         ("(block * 2 + panel) * kPanelRowBytes", "(block * 2 + 1 - panel) * kPanelRowBytes", many),
         ("first = chunk_at + lane() % 4 * 64", "first = chunk_at + (lane() % 4 ^ 1) * 64", regs),
@@ -165,12 +161,23 @@ fn what_is_wrong_is_found() {
         ("+ stage + i / kThreadRows * 2;", "+ stage;", many),
         ("part * (kPartsB == 2 ? 2 :", "part * (kPartsB == 2 ? 0 :", alone),
     ];
+    // A of f16 in two terms: B of another block, and one term stored over the other.
+    let of_terms = [
+        ("block_of_a / kTermsA;", "block_of_a / (2 * kTermsA);", many),
+        ("store_words(to + term * 64,", "store_words(to,", small_m),
+    ];
+    // A of 16 bits or FP4 beside 8 bits: other codes of a row of B, and other pairs of A.
+    let of_direct = ("? 0x4410 + t * 0x22", "? 0x4410 + (t ^ 1) * 0x22", many);
+    let of_pairs =
+        ("{{pair(0), pair(2)}, {pair(1), pair(3)}}", "{{pair(0), pair(1)}, {pair(2), pair(3)}}", many);
     let all: Vec<_> = faults
         .map(|fault| (&PROGRAMS[0], fault))
         .into_iter()
         .chain(of_blocks.map(|fault| (&PROGRAMS[2], fault)))
         .chain(of_16_bits.map(|fault| (&WEIGHT_ONLY_PROGRAMS[0], fault)))
         .chain(of_8_bits.map(|fault| (&PROGRAMS[4], fault)))
+        .chain(of_terms.map(|fault| (&WEIGHT_ONLY_PROGRAMS[5], fault)))
+        .chain([(&WEIGHT_ONLY_PROGRAMS[3], of_direct), (&PROGRAMS[6], of_pairs)])
         .collect();
     // All faults must apply before the first is compiled.
     let device = device_text();
