@@ -45,7 +45,7 @@ const MXFP8_E5M2: Format = scaled("mxfp8 e5m2", ElementType::F8E5M2);
 const BF16: Format = Format { name: "bf16", element: ElementType::BF16, scales: None };
 const F16: Format = Format { name: "f16", element: ElementType::F16, scales: None };
 
-/// Every pair with NVFP4 or 16-bit elements; of the MX pairs, each format on each side.
+/// Pairs in which each format is on each side that it may have.
 const PAIRS: [(Format, Format); 19] = [
     (NVFP4, NVFP4),
     (MXFP4, MXFP4),

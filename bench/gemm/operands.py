@@ -13,7 +13,7 @@ E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 @dataclass(frozen=True)
 class Draw:
-    """The scales and, if not all occur, the codes that random data is drawn from, and the unit of their products."""
+    """Scales and codes (None: all) of random data. Every code times scale is a multiple of `unit`."""
 
     scales: list
     codes: list | None
@@ -31,7 +31,8 @@ TIMED = {
     "MXFP4": Draw([125, 126, 127, 128], None, 2.0**-3),
     "MXFP8": Draw([125, 126, 127, 128], signed(list(range(0x18, 0x58))), 2.0**-9),
 }
-# Scales 0.5, 1, 1.5 and 2, or 1 and 2. Codes of e4m3: 0.5, 1, 1.5, 2, 3 and 4. f32 sums can be exact in any order.
+# Scales of NVFP4: 0.5, 1, 1.5 and 2; of MX: 1 and 2. Codes of e4m3: 0.5, 1, 1.5, 2, 3 and 4 with either sign. f32 sums
+# can be exact in any order.
 EXACT = {
     "NVFP4": Draw([0x30, 0x38, 0x3C, 0x40], None, 1 / 4),
     "MXFP4": Draw([127, 128], None, 1 / 2),

@@ -89,7 +89,7 @@
 //! - `top_k` moves the k greatest elements along the last axis, in descending order, and gives their indices. NaN is
 //!   greater than any number, and -0 equals 0. Of equal elements the first comes first.
 //! - `group_rows` of `i32` ids gives the positions of ids in row-major order, sorted stably by id; the position divided by
-//!   the last extent, which is the row; and for each group the number of ids up to it. An id that is not below `groups`
+//!   the last extent, which is the row; and for each group g the number of ids up to g. An id outside 0 <= id < `groups`
 //!   is an error of the run.
 //! - `scatter_add` adds row i of x to row `indices[i]` of the result, by ascending i. Each addition rounds to f32; the first
 //!   addend is the sum so far, and 0 is the sum of none. The sum rounds once more, to the result type.

@@ -89,7 +89,7 @@ pub enum OpKind {
     /// Sorts the elements of ids (`i32`) by group, those of a group by position. Results, all `i32`: the positions in
     /// row-major order, the rows of the positions (all axes but the last), and the end of each group.
     GroupRows {
-        /// The number of groups; ids are below.
+        /// The number of groups. Ids are at least 0 and below it.
         groups: u32,
     },
     /// Adds rows of x to rows of the result. Operands: x, indices (`i32`) of rows of the result. Sums are f32, in ascending

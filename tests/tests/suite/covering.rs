@@ -1,5 +1,4 @@
-//! The fixtures of `fixtures/formats/`: a pairwise covering table of the operand formats that only some targets have
-//! kernels for. `FOURFOLD_BLESS=1` writes the fixtures and the table in their README; `filetests.rs` then adds the
+//! The fixtures of `fixtures/formats/`: a pairwise covering table of every operand format of sm_90a but FP4 by FP4. `FOURFOLD_BLESS=1` writes the fixtures and the table in their README; `filetests.rs` then adds the
 //! expected results, and `fourfold verify fixtures/formats` runs them on a GPU.
 
 use std::cmp::Reverse;
@@ -46,7 +45,7 @@ impl Epilogue {
         Epilogue::Maximum,
         Epilogue::Blocks,
     ];
-    /// The epilogues of formats beside the usual ones.
+    /// The number of epilogues of other formats than the usual ones: the first of `ALL`.
     const FEW: usize = 2;
 
     fn name(self) -> &'static str {
@@ -208,8 +207,8 @@ impl Table {
         rows
     }
 
-    /// One row for each format and epilogue, then as many as pairs of levels are left. Each row is one with the most
-    /// new pairs. A quantized f32 has the kernel of the format's plain f32, if M is the same.
+    /// One row for each format and epilogue, then more until every pair of levels is covered. Each row is one with the
+    /// most new pairs; of these, one with the fewest new kernels. A quantized f32 has the kernel of the format's plain f32, if M is the same.
     fn rows(&self, ties: u64) -> Vec<Row> {
         let mut left = self.wanted();
         let mut rows: Vec<Row> = Vec::new();
@@ -371,7 +370,7 @@ impl Table {
         let mut text = format!(
             "# Operand formats\n\n\
              A pairwise covering table of the formats besides FP4 by FP4: {} programs, {kernels} multiplication kernels on\n\
-             `{TARGET}`. Any two levels of two columns occur together in a row, where a format has them; A and B count as two\n\
+             `{TARGET}`. For any two columns, every pair of values that a format has occurs in a row; A and B count as two\n\
              columns. W4A16 (`bf16 x nvfp4`), W4A8 (`mxfp8 x mxfp4`) and MXFP8 (`mxfp8`) have every epilogue, other formats\n\
              the plain one and a quantized result.\n\n\
              `FOURFOLD_BLESS=1 cargo test -p fourfold-tests --test suite covering::` writes this file and the programs;\n\
