@@ -24,7 +24,7 @@ def gamma(k):
 def references(operands, alpha=1.0):
     """Yields, for slices of the rows, alpha times the exact product in f64, and the sums of magnitudes.
 
-    With the scales of `operands` the f64 sums are exact: a product is a multiple of 2^-12 below 2^10. Magnitudes are
+    With the scales of `operands` the f64 sums are exact: a product is a multiple of 2^-18 below 2^10. Magnitudes are
     summed in f32 and scaled up slightly, to exceed the exact sums despite rounding.
     """
     a, b = operands.a.f16, operands.b.f16

@@ -13,11 +13,11 @@ E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 @dataclass(frozen=True)
 class Draw:
-    """Scales and codes (None: all) of random data. Every code times scale is a multiple of `unit`."""
+    """Scales and codes (None: all) of random data. Every code times scale is a multiple of `unit`, if it is given."""
 
     scales: list
     codes: list | None
-    unit: float
+    unit: float | None = None
 
 
 def signed(codes):
@@ -27,9 +27,9 @@ def signed(codes):
 
 # Every e4m3 scale from 0.25 to 3.75; powers of two from 2^-2 to 2. Codes of e4m3 from 2^-4 to 15.
 TIMED = {
-    "NVFP4": Draw(list(range(0x28, 0x48)), None, 2.0**-6),
-    "MXFP4": Draw([125, 126, 127, 128], None, 2.0**-3),
-    "MXFP8": Draw([125, 126, 127, 128], signed(list(range(0x18, 0x58))), 2.0**-9),
+    "NVFP4": Draw(list(range(0x28, 0x48)), None),
+    "MXFP4": Draw([125, 126, 127, 128], None),
+    "MXFP8": Draw([125, 126, 127, 128], signed(list(range(0x18, 0x58)))),
 }
 # Scales of NVFP4: 0.5, 1, 1.5 and 2; of MX: 1 and 2. Codes of e4m3: 0.5, 1, 1.5, 2, 3 and 4 with either sign. f32 sums
 # can be exact in any order.

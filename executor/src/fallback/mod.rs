@@ -116,10 +116,11 @@ pub enum FallbackError {
         /// The number of groups.
         groups: u32,
     },
-    /// The positions of the ids of a `group_rows` exceed an `i32`.
-    #[error("{count} ids are more than the 2147483647 positions that an i32 can have")]
+    /// The elements of a row of `top_k`, of the ids of a `group_rows` or of the indices of a `scatter_add` have positions
+    /// beyond an `i32`.
+    #[error("{count} elements are more than the 2147483647 positions of an i32")]
     Positions {
-        /// The number of ids.
+        /// The number of elements.
         count: usize,
     },
     /// The op should not have passed verification: a bug in Fourfold.

@@ -16,6 +16,7 @@ pub(super) fn top_k(x: &Tensor, k: usize, results: Vec<ResultType>) -> Result<Ve
     let internal = FallbackError::Internal { reason: "top_k has two results" };
     let [values, indices]: [ResultType; 2] = results.try_into().map_err(|_| internal)?;
     let columns = x.dims().last().copied().unwrap_or(0);
+    check_positions(columns)?;
     let (mut of_row, mut order) = (Vec::new(), Vec::new());
     let no_room = |error| no_memory(x.element(), x.dims(), error);
     grow(&mut of_row, columns, 0f32).map_err(no_room)?;
@@ -57,10 +58,7 @@ pub(super) fn group_rows(
     let internal = FallbackError::Internal { reason: "group_rows has three results" };
     let [positions, rows, ends]: [ResultType; 3] = results.try_into().map_err(|_| internal)?;
     let columns = ids.dims().last().copied().unwrap_or(0);
-    let count = ids.count();
-    if i32::try_from(count).is_err() {
-        return Err(FallbackError::Positions { count });
-    }
+    check_positions(ids.count())?;
     let dims = ends.dims.clone();
     let sorted = Sorted::new(ids, groups as usize).map_err(|error| match error {
         SortError::Outside { position, id } => FallbackError::Group { position, id, groups },
@@ -81,6 +79,7 @@ pub(super) fn group_rows(
 
 /// Adds rows of x to the rows of the result at their indices.
 pub(super) fn scatter_add(x: &Tensor, indices: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    check_positions(indices.count())?;
     let extent = result.dims.first().copied().unwrap_or(0);
     let columns = result.dims.iter().skip(1).fold(1usize, |count, dim| count.saturating_mul(*dim));
     let sorted = Sorted::new(indices, extent).map_err(|error| match error {
@@ -113,6 +112,10 @@ pub(super) fn scatter_add(x: &Tensor, indices: &Tensor, result: ResultType) -> R
             at += len;
         }
     })
+}
+
+fn check_positions(count: usize) -> Result<(), FallbackError> {
+    i32::try_from(count).map_or(Err(FallbackError::Positions { count }), |_| Ok(()))
 }
 
 /// Positions sorted by group; those of a group ascend.

@@ -1,12 +1,13 @@
 //! Backends: options as text, and the log.
 
 use std::ffi::c_void;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fourfold::codegen::dispatch::Tables;
 use fourfold::executor::cache::{CacheOptions, check_tier};
 use fourfold::executor::environment::Environment;
+use fourfold::executor::read_text;
 use fourfold::{Backend, CacheChoice, Claim, CompileOptions, Event, Options, chain};
 
 use crate::abi::{self, BackendCreateArgs, LogFn, Str};
@@ -163,8 +164,8 @@ impl Choices {
 
 /// Reads dispatch tables from a file.
 fn tables(file: &str) -> Result<Tables, ErrorHandle> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| ErrorHandle::argument(format!("cannot read the dispatch tables {file}: {error}")))?;
+    let text = read_text(Path::new(file))
+        .map_err(|error| ErrorHandle::argument(format!("the dispatch tables: {}", chain(&error))))?;
     Tables::parse(&text)
         .map_err(|error| ErrorHandle::argument(format!("the dispatch tables {file}: {}", chain(&error))))
 }

@@ -33,13 +33,17 @@ fn descending(left: f64, right: f64) -> Ordering {
 /// group.
 pub(super) fn group_rows(ids: &Tensor, groups: usize) -> [Vec<f64>; 3] {
     let columns = ids.dims().last().copied().unwrap_or(1);
-    let ids = ids.to_f64();
-    let (mut positions, mut ends) = (Vec::new(), Vec::new());
-    for group in 0..groups {
-        let members = ids.iter().enumerate().filter(|(_, id)| **id == group as f64);
-        positions.extend(members.map(|(position, _)| position));
-        ends.push(positions.len() as f64);
-    }
+    let ids: Vec<usize> = ids.to_f64().into_iter().map(|id| id as usize).collect();
+    let mut positions: Vec<usize> = (0..ids.len()).collect();
+    // The sort is stable, so the positions of a group ascend.
+    positions.sort_by_key(|position| ids[*position]);
+    let mut counts = vec![0; groups];
+    ids.iter().for_each(|id| counts[*id] += 1);
+    let ends = counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end as f64)
+    });
+    let ends = ends.collect();
     let rows = positions.iter().map(|position| (position / columns) as f64).collect();
     [positions.iter().map(|position| *position as f64).collect(), rows, ends]
 }

@@ -70,6 +70,18 @@ fn scattered_sums_equal_the_interpreter() {
     }
 }
 
+/// An empty tensor may have any extent besides that of 0.
+#[test]
+fn more_elements_than_an_i32_counts_are_an_error() {
+    let columns = 1 << 31;
+    let x = Tensor::zeros(F16, vec![0, columns], None).unwrap();
+    let kind = OpKind::TopK { k: 2 };
+    let program = program(&kind, &[&x], &[(F16, &[0, 2], None), (I32, &[0, 2], None)]);
+    let op = program.module().ops.keys().next().unwrap();
+    let found = run_op(&program, op, &[&x], &SymbolValues::default()).unwrap_err();
+    assert_eq!(found, FallbackError::Positions { count: columns });
+}
+
 #[test]
 fn an_id_without_a_group_and_an_index_outside_the_result_are_errors_that_name_it() {
     let symbols = SymbolValues::default();

@@ -41,7 +41,7 @@ fn options_are_checked() {
     argument(Host::create(&[("tiers", "what://is this")]), "cannot use the cache tier");
     argument(
         Host::create(&[("dispatch", "/none/tables.toml")]),
-        "cannot read the dispatch tables /none/tables.toml",
+        "the dispatch tables: cannot read `/none/tables.toml`",
     );
     let folder = tempfile::tempdir().unwrap();
     let tables = folder.path().join("tables.toml");
