@@ -54,6 +54,25 @@ inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const 
                   CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
+// Returns the rows of A that one TMA load copies: a multiple of 8, as the swizzle requires. Rows out of bounds take TMA
+// twice as long as others, and a tile with N = 64 and 24 of 128 rows twice as long as with 128, so the last tile loads
+// few of them. The only tile along M has one box. Otherwise a whole tile has at most four.
+inline int rows_of_box(int64_t m, int tile_m) {
+  int const last = static_cast<int>(m % tile_m);
+  if (last == 0) {
+    return tile_m;
+  }
+  if (m < tile_m) {
+    return (last + 7) / 8 * 8;
+  }
+  auto const outside = [&](int box) { return (last + box - 1) / box * box - last; };
+  int box = tile_m;
+  while (box > tile_m / 4 && outside(box / 2) < outside(box)) {
+    box /= 2;
+  }
+  return box;
+}
+
 inline cudaError_t make_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan,
                                    Encode encode, EpilogueArguments const &epilogue, Parameters &parameters) {
   VariantTraits const &traits = kVariants[plan.variant];
@@ -80,6 +99,9 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.atoms_n = ceil_div(problem.n, 128);
   parameters.atoms_k = ceil_div(problem.k, kAtomK);
   parameters.row_bytes = static_cast<unsigned>(row_bytes_b(problem));
+  parameters.box_m = rows_of_box(problem.m, traits.tile_m);
+  parameters.boxes = traits.tile_m / parameters.box_m;
+  parameters.last_boxes = ceil_div(problem.m - int64_t{parameters.tiles_m - 1} * traits.tile_m, parameters.box_m);
   parameters.epilogue = epilogue;
   if (traits.tile_m <= kSmallM) {
     int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, traits));
@@ -148,7 +170,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   }
   if (kDirectA) {
     return describe(parameters.a_map, encode, pointers.a, row_bytes_a(problem), problem.m, problem.m, problem.l, kPanelRowBytes,
-                    traits.tile_m, CU_TENSOR_MAP_SWIZZLE_128B);
+                    parameters.box_m, CU_TENSOR_MAP_SWIZZLE_128B);
   }
   cuuint64_t const row = kPanelRowBytes, rows = padded_m(problem, traits), l = problem.l;
   cuuint64_t const panels = decoded_row_bytes(problem) / kPanelRowBytes;

@@ -64,6 +64,8 @@ struct Parameters {
   Divisor tiles_per_matrix, tiles_per_group;
   // Scale atoms along M and N.
   int atoms_m, atoms_n;
+  // If kDirectA: rows of a box of A, which one TMA load copies, and the boxes of a tile and of the last tile along M.
+  int box_m, boxes, last_boxes;
   // K steps of a tile. Tiles from index `whole_tiles` on form the last wave, whose CTAs compute `own_steps` K steps.
   // `helpers` clusters compute the rest in `splits` splits of `split_steps` steps. They store the sums and set a flag
   // per warp.

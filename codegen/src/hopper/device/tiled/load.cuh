@@ -100,15 +100,21 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
         wait_for_slab<V>(p, work, block / kSlabBlocks);
       }
       barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);
+      // Rows of the tile that are not loaded hold any values: sums of rows past M are not stored.
+      int const boxes = !kDirectA ? 1 : work.m_idx + 1 == p.tiles_m ? p.last_boxes : p.boxes;
+      int const panel_bytes = kDirectA ? boxes * p.box_m * kPanelRowBytes : V::kPanelBytes;
       CUTLASS_PRAGMA_UNROLL
       for (int panel = 0; panel < 2; ++panel) {
         uint32_t const barrier = smem.full_a(ring.stage, panel);
         if (panel < V::kFullBarriersA) {
-          barrier_expect_tx(barrier, V::kABytes / V::kFullBarriersA);
+          barrier_expect_tx(barrier, panel_bytes * (2 / V::kFullBarriersA));
         }
         if constexpr (kDirectA) {
-          tma_load(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes, barrier, (block * 2 + panel) * kPanelRowBytes,
-                   work.m_idx * V::kTileM, work.batch);
+          CUTLASS_PRAGMA_NO_UNROLL
+          for (int box = 0; box < boxes; ++box) {
+            tma_load(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes + box * p.box_m * kPanelRowBytes, barrier,
+                     (block * 2 + panel) * kPanelRowBytes, work.m_idx * V::kTileM + box * p.box_m, work.batch);
+          }
         } else {
           tma_load_panel(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes, barrier, work.m_idx * V::kTileM, work.batch,
                          block * 2 + panel);
