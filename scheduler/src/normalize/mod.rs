@@ -255,7 +255,11 @@ fn normalize_by(
         }
     }
     // After the rounds: products of several forms are `scaled_mma` now.
-    changed |= pair(&mut draft, pairs, first + WEIGHT_ONLY_RULES.len());
+    if pair(&mut draft, pairs, first + WEIGHT_ONLY_RULES.len()) {
+        changed = true;
+        // Both halves of a weight have the same linear scales.
+        share(&mut draft, RULES.len());
+    }
     let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }
