@@ -5,7 +5,7 @@ use fourfold_ir::{
 };
 
 use crate::geometry::{Divides, operand_shape};
-use crate::legality::{Illegal, check_legal};
+use crate::legality::{Illegal, check_legal, holds_block};
 use crate::plan::{EpilogueKind, OutputKind, ScaledMmaPlan};
 use crate::properties::{is_inlinable, is_sink};
 use crate::reason::{ReasonCode, element_list, scale_message};
@@ -153,7 +153,8 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
             kind(format!("%{} are linear scales; expected blocked scales", module.name_of(scales)))
         }
         Illegal::Format => {
-            let known: Vec<_> = epilogue.quantized.iter().map(block_format).collect();
+            let known = epilogue.quantized.iter().filter(|rule| holds_block(root, rule.block));
+            let known: Vec<_> = known.map(block_format).collect();
             let found = operation.results.iter().map(|result| module.ty(*result).element.name());
             let found: Vec<_> = found.collect();
             kind(format!(

@@ -129,7 +129,7 @@ fn keeps_scale_rows(root: &Root<'_>) -> bool {
 }
 
 /// Returns whether the epilogue has whole blocks of this length.
-fn holds_block(root: &Root<'_>, block: u32) -> bool {
+pub(crate) fn holds_block(root: &Root<'_>, block: u32) -> bool {
     root.pair.is_none() || root.capability.pairs.is_some_and(|pairs| block <= pairs.max_block)
 }
 
