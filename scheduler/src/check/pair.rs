@@ -45,7 +45,7 @@ impl Checker<'_> {
             operation.operands == [root]
                 && range.axis as usize + 1 == rank
                 && (range.start, range.step) == (first, 2)
-                && n.is_some_and(|n| range.extent() * 2 == n && last + 1 <= n)
+                && n.is_some_and(|n| range.extent() * 2 == n && last < n)
         };
         if !takes(pair.even, 0) || !takes(pair.odd, 1) {
             self.shape("the halves of the pair are not the even and the odd columns of the product");
