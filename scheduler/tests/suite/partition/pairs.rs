@@ -105,22 +105,30 @@ fn a_product_that_is_used_whole_or_in_other_parts_is_not_paired() {
 }
 
 #[test]
-fn blocks_of_32_pairs_are_quantized_by_another_kernel() {
+fn a_pair_is_quantized_in_blocks_of_16_where_a_host_takes_kernels_only() {
     let quantized = |op: &str, scales: &str| {
-        format!(
-            "{BODY}  %q, %s = block_quantize {op} : tensor<[M, 32], f4E2M1FN>, tensor<[M, {scales}, blocked>\n  return %q, %s\n"
-        )
+        let results = format!("tensor<[M, 32], f4E2M1FN>, tensor<[M, {scales}, blocked>");
+        program(&format!("{BODY}  %q, %s = block_quantize {op} : {results}\n  return %q, %s\n"))
     };
-    let (_, partition) = planned(&quantized("%z, %global {block = 16}", "2], f8E4M3FN"));
-    let plan = kernel(&partition);
-    assert!(matches!(plan.outputs[0].kind, OutputKind::Quantized { block: 16, .. }));
-    assert!(plan.pair.is_some() && partition.segments.len() == 1);
-    let (program, partition) =
-        planned(&quantized("%z {block = 32, scale_rounding = floor}", "1], f8E8M0FNU"));
-    assert!(kernel(&partition).pair.is_some());
-    let op = op_named(&program, "q");
-    let rejection = partition.decisions[fourfold_ir::Entity::index(op)].rejection.as_ref().expect("a reason");
-    assert_eq!(rejection.code, ReasonCode::UnsupportedEpilogueOp, "{}", rejection.message);
+    let nvfp4 = quantized("%z, %global {block = 16}", "2], f8E4M3FN");
+    let mx = quantized("%z {block = 32, scale_rounding = floor}", "1], f8E8M0FNU");
+    let kernels_only = Capabilities { block_quantize: None, device: Default::default(), ..sm90() };
+    let cases = [
+        (&nvfp4, &kernels_only, None),
+        (&nvfp4, &sm90(), Some(ReasonCode::FasterAlone)),
+        (&mx, &kernels_only, Some(ReasonCode::UnsupportedEpilogueOp)),
+    ];
+    for (program, capabilities, expected) in cases {
+        let partition = partition(program, capabilities);
+        assert_eq!(check(program, capabilities, &partition), Ok(()));
+        let plan = kernel(&partition);
+        assert!(plan.pair.is_some());
+        let quantizes = matches!(plan.outputs[0].kind, OutputKind::Quantized { block: 16, .. });
+        let op = op_named(program, "q");
+        let rejection = &partition.decisions[fourfold_ir::Entity::index(op)].rejection;
+        assert_eq!(rejection.as_ref().map(|rejection| rejection.code), expected, "{rejection:?}");
+        assert_eq!(quantizes, expected.is_none());
+    }
 }
 
 /// Applies a change to the correct plan and expects an error of the checker.
