@@ -163,6 +163,9 @@ pub struct FormatCapability {
 pub struct PairCapability {
     /// The largest number of elements per scale of a quantized output.
     pub max_block: u32,
+    /// The largest fixed M for which an epilogue that quantizes pairs is faster than a kernel of its own, even if
+    /// [`BlockQuantizeCapability::is_faster`] says otherwise of epilogues in general.
+    pub max_quantized_m: u64,
 }
 
 impl FormatCapability {

@@ -151,7 +151,7 @@ impl<'a> Grower<'a> {
         if epilogue.max_steps < steps || epilogue.max_outputs < written {
             return false;
         }
-        if is_faster_alone(self.program, self.capabilities, op) {
+        if !growing.root.quantizes_pairs() && is_faster_alone(self.program, self.capabilities, op) {
             return false;
         }
         let Ok(mut reads) = check_legal(self.program, &growing.root, op, inside) else { return false };

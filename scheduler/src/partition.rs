@@ -178,7 +178,7 @@ impl<'a> Kernels<'a> {
     ) -> Obstacle {
         let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
         let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
-        let is_faster_alone = is_faster_alone(program, capabilities, op);
+        let is_faster_alone = !root.quantizes_pairs() && is_faster_alone(program, capabilities, op);
         let late = self.late.get(&(op, root.op)).copied();
         let stage = stages.ops[root.op.index()];
         let before = |value: Value| {

@@ -105,17 +105,24 @@ fn a_product_that_is_used_whole_or_in_other_parts_is_not_paired() {
 }
 
 #[test]
-fn a_pair_is_quantized_in_blocks_of_16_where_a_host_takes_kernels_only() {
-    let quantized = |op: &str, scales: &str| {
+fn a_pair_is_quantized_in_blocks_of_16_if_m_is_small_or_a_host_takes_kernels_only() {
+    let of = |m: &str, op: &str, scales: &str| {
         let results = format!("tensor<[M, 32], f4E2M1FN>, tensor<[M, {scales}, blocked>");
-        program(&format!("{BODY}  %q, %s = block_quantize {op} : {results}\n  return %q, %s\n"))
+        let body = format!("{BODY}  %q, %s = block_quantize {op} : {results}\n  return %q, %s\n");
+        let source = format!("fir 1\nfunc @f({INPUTS}) {{\n{body}}}\n").replace("[M,", &format!("[{m},"));
+        let Ok((program, _)) = fourfold_ir::load(&source) else { panic!("{source}") };
+        program
     };
+    let quantized = |op: &str, scales: &str| of("M", op, scales);
+    let fixed = [16, 17].map(|m| of(&m.to_string(), "%z, %global {block = 16}", "2], f8E4M3FN"));
     let nvfp4 = quantized("%z, %global {block = 16}", "2], f8E4M3FN");
     let mx = quantized("%z {block = 32, scale_rounding = floor}", "1], f8E8M0FNU");
     let kernels_only = Capabilities { block_quantize: None, device: Default::default(), ..sm90() };
     let cases = [
         (&nvfp4, &kernels_only, None),
         (&nvfp4, &sm90(), Some(ReasonCode::FasterAlone)),
+        (&fixed[0], &sm90(), None),
+        (&fixed[1], &sm90(), Some(ReasonCode::FasterAlone)),
         (&mx, &kernels_only, Some(ReasonCode::UnsupportedEpilogueOp)),
     ];
     for (program, capabilities, expected) in cases {
