@@ -43,6 +43,10 @@ pub struct Options {
     /// Allow normalization to drop roundings that the program states, such as the rounding of each dequantized
     /// element.
     pub contract: bool,
+    /// Keep weights as the program has them. By default, normalization rearranges weights that are params where one kernel
+    /// then computes two products. A [`Session`](crate::Session) does this once, but launches of
+    /// [`Compiled::prepare`](crate::Compiled::prepare) do it each time.
+    pub keep_weights: bool,
     /// Dispatch tables that override kernel selection for their targets and formats. The default tables
     /// ([`fourfold_codegen::dispatch`]) apply to every other problem, and wherever a selected kernel is invalid.
     pub dispatch: Option<Arc<Tables>>,
@@ -118,6 +122,18 @@ impl Options {
     #[must_use]
     pub fn contract(mut self, contract: bool) -> Options {
         self.contract = contract;
+        self
+    }
+
+    /// Sets [`Options::keep_weights`].
+    ///
+    /// ```
+    /// # use fourfold::Options;
+    /// assert!(Options::default().keep_weights(true).keep_weights);
+    /// ```
+    #[must_use]
+    pub fn keep_weights(mut self, keep_weights: bool) -> Options {
+        self.keep_weights = keep_weights;
         self
     }
 
@@ -225,6 +241,7 @@ pub struct Backend {
     capabilities: Capabilities,
     claim: Claim,
     contract: bool,
+    keep_weights: bool,
     emulate: bool,
     dispatch: Option<Arc<Tables>>,
     gpu: Result<Gpu, String>,
@@ -275,9 +292,9 @@ impl Backend {
                 known: EMULATED_TARGETS.join(", "),
             })?;
         }
-        let Options { claim, contract, emulate, .. } = *options;
+        let Options { claim, contract, keep_weights, emulate, .. } = *options;
         let dispatch = options.dispatch.clone();
-        Ok(Backend { capabilities, claim, contract, emulate, dispatch, gpu })
+        Ok(Backend { capabilities, claim, contract, keep_weights, emulate, dispatch, gpu })
     }
 
     /// The formats and ops that the target's kernels support.
@@ -436,7 +453,11 @@ impl Backend {
         let normalized = match self.claim {
             Claim::Everything => {
                 let options = NormalizeOptions { contract: self.contract || options.contract };
-                normalize_for(&program, &options, &self.capabilities)
+                if self.keep_weights {
+                    normalize_for(&program, &options, &without_pairs(&self.capabilities))
+                } else {
+                    normalize_for(&program, &options, &self.capabilities)
+                }
             }
             Claim::KernelsOnly | Claim::Device => Normalized::unchanged(program.clone()),
         };
@@ -472,6 +493,13 @@ impl Backend {
             Error::Partition(texts.join("; "))
         })
     }
+}
+
+/// The capabilities without epilogues that pair columns, for which weights are rearranged.
+fn without_pairs(capabilities: &Capabilities) -> Capabilities {
+    let mut capabilities = capabilities.clone();
+    capabilities.formats.iter_mut().for_each(|format| format.pairs = None);
+    capabilities
 }
 
 /// The selected GPU, or the reason that there is none.

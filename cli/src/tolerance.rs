@@ -193,7 +193,7 @@ impl KernelRun<'_> {
             OutputKind::Reduced { value, kind, shape, .. } => {
                 let want = self.run.take(values, *value)?;
                 let mut reduced = Reduced::new(*kind, *shape, intervals.columns, want.count());
-                for index in 0..intervals.sum.len() {
+                for index in 0..intervals.elements() {
                     reduced.add(index, intervals.value(output.of, index, &mut steps));
                 }
                 let bounds = reduced.bounds(&want.to_f64());
@@ -268,7 +268,7 @@ impl KernelRun<'_> {
         let of = |(reference, value): (&EpilogueRef, &Value)| {
             let points = match reference {
                 EpilogueRef::Operand(_) => Vec::new(),
-                EpilogueRef::Accumulator | EpilogueRef::Step(_) => {
+                EpilogueRef::Accumulator | EpilogueRef::Odd | EpilogueRef::Step(_) => {
                     let points = self.run.take(values, *value)?.to_f64();
                     // A constant has one element.
                     if points.len() == 1 { vec![points[0]; count] } else { points }
@@ -283,7 +283,7 @@ impl KernelRun<'_> {
     fn intervals<'e>(&'e self, values: &Values, error: Option<&'e [f64]>) -> Result<Intervals<'e>, Error> {
         let plan = self.plan;
         let root = self.run.take(values, self.run.program.module().ops[plan.root].results[0])?;
-        let columns = root.dims().last().copied().unwrap_or(1);
+        let columns = root.dims().last().copied().unwrap_or(1) / if plan.pair.is_some() { 2 } else { 1 };
         let sum = if error.is_some() { self.sum(values)?.to_f64() } else { root.to_f64() };
         let operands = plan.operands.iter().map(|operand| Ok(self.run.operand(operand.value)?.to_f64()));
         let operands: Vec<Vec<f64>> = operands.collect::<Result<_, Error>>()?;
@@ -294,7 +294,7 @@ impl KernelRun<'_> {
     fn step(&self, of: EpilogueRef) -> Option<(usize, &EpilogueStep)> {
         match of {
             EpilogueRef::Step(position) => Some((position, self.plan.epilogue.get(position)?)),
-            EpilogueRef::Accumulator | EpilogueRef::Operand(_) => None,
+            EpilogueRef::Accumulator | EpilogueRef::Odd | EpilogueRef::Operand(_) => None,
         }
     }
 

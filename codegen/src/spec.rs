@@ -160,7 +160,7 @@ impl ScaledMmaSpec {
     /// The signature: a description of operands and outputs, such as `nvfp4 alpha c=bf16 beta row=f16
     /// matrix=bf16 d=bf16`.
     ///
-    /// The format comes first, then `alpha`, C and `beta` if present, the epilogue's operands in order, and
+    /// The format comes first, then `pair` if the epilogue pairs columns, `alpha`, C and `beta` if present, the epilogue's operands in order, and
     /// the outputs in order. An output is one of:
     /// - a value, `d=bf16`
     /// - codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the operand position of the per-tensor scale, or
@@ -195,9 +195,12 @@ impl ScaledMmaSpec {
         ]);
         operands.extend(epilogue.c.map(|c| Role::tensor("c", c, &["L", "M", "N"])));
         let read = epilogue.operands.iter().enumerate();
-        operands.extend(read.map(|(position, it)| Role::beside_d(position, it.element, it.shape)));
+        let columns = outputs::columns(epilogue);
+        operands.extend(read.map(|(position, it)| Role::beside_d(position, it.element, it.shape, columns)));
         let scalars = [(epilogue.alpha, "alpha"), (epilogue.beta, "beta")];
         let scalars = scalars.into_iter().filter_map(|(present, name)| present.then_some(name)).collect();
-        Interface { extents: vec!["L", "M", "N", "K"], operands, scalars, outputs: outputs::roles(epilogue) }
+        let mut extents = vec!["L", "M", "N", "K"];
+        extents.extend(epilogue.pair.then_some(columns));
+        Interface { extents, operands, scalars, outputs: outputs::roles(epilogue) }
     }
 }

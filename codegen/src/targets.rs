@@ -3,7 +3,7 @@
 use fourfold_ir::{
     BinaryKind, BlockFormat, BlockQuantizeCapability, Capabilities, DeviceCapability, ElementType,
     EpilogueCapability, FormatCapability, GridCapability, OperandCapability, OperandShape, OutputCapability,
-    QuantizedCapability, QuantizedFormat, ReduceKind, UnaryKind,
+    PairCapability, QuantizedCapability, QuantizedFormat, ReduceKind, UnaryKind,
 };
 
 use crate::device_tier::device_capability;
@@ -27,6 +27,8 @@ pub struct Target {
     spreads_codes: bool,
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,
+    /// True if an epilogue pairs columns.
+    pairs: bool,
 }
 
 /// The largest grid extent along y and z (CUDA Programming Guide, technical specifications). Along x it is
@@ -148,6 +150,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 8,
         spreads_codes: true,
         quantizes_apart: false,
+        pairs: false,
     },
     Target {
         name: "sm_103a",
@@ -158,6 +161,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 8,
         spreads_codes: true,
         quantizes_apart: false,
+        pairs: false,
     },
     Target {
         name: "sm_120a",
@@ -168,6 +172,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 1,
         spreads_codes: true,
         quantizes_apart: false,
+        pairs: false,
     },
     Target {
         name: "sm_121a",
@@ -178,6 +183,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 1,
         spreads_codes: true,
         quantizes_apart: false,
+        pairs: false,
     },
     Target {
         name: "sm_90a",
@@ -190,6 +196,7 @@ pub const TARGETS: &[Target] = &[
         // On Hopper, threads that multiply also compute the epilogue, and only wide tiles hold whole blocks. A Llama MLP
         // of 2048 rows took 1206 µs with a quantizing epilogue on an H100, and 1089 µs with a kernel of its own.
         quantizes_apart: true,
+        pairs: true,
     },
     Target {
         name: "cpu",
@@ -200,6 +207,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 1,
         spreads_codes: false,
         quantizes_apart: false,
+        pairs: false,
     },
 ];
 
@@ -310,6 +318,9 @@ fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
             reductions: vec![ReduceKind::Amax, ReduceKind::Max],
             max_outputs: MAX_OUTPUTS,
         },
+        pairs: target
+            .pairs
+            .then_some(PairCapability { max_block: MAX_PAIR_BLOCK, max_quantized_m: MAX_QUANTIZED_M }),
     }
 }
 
@@ -345,6 +356,14 @@ fn quantized_capabilities() -> Vec<QuantizedCapability> {
 /// The maximum number of output tensors. Both families build a kernel with this many, all quantized, and every other
 /// part of an epilogue at its limit (`fixtures/outputs/dag_out_largest.fir`; on Sm100 it spills).
 const MAX_OUTPUTS: usize = 4;
+
+/// The largest block of a quantized output whose columns are pairs: a thread of sm_90a has 32 columns of the product.
+const MAX_PAIR_BLOCK: u32 = 16;
+
+/// The largest M of a small-M kernel, whose epilogue is cheap. A gated layer of (M, 2 · 14336, 4096) with NVFP4 output took
+/// 21.4 and 29.3 µs in one kernel for M = 1 and 16 on an H200, and 23.1 and 30.2 µs in two. For M = 128, it took 61.6 and
+/// 56.1 µs.
+const MAX_QUANTIZED_M: u64 = 16;
 
 /// The maximum number of steps of an epilogue. Every default builds with this many, and with the most operands.
 const MAX_STEPS: usize = 32;

@@ -153,6 +153,19 @@ pub struct FormatCapability {
     pub c: Vec<OutputCapability>,
     /// The steps that may follow the multiplication in its kernel.
     pub epilogue: EpilogueCapability,
+    /// The limits of an epilogue that pairs columns; `None` if no epilogue does.
+    pub pairs: Option<PairCapability>,
+}
+
+/// The limits of an epilogue that pairs columns: it combines each even column of the product with the next odd one, to one
+/// column of D. Its other limits are those of [`EpilogueCapability`], with N the columns of D.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairCapability {
+    /// The largest number of elements per scale of a quantized output.
+    pub max_block: u32,
+    /// The largest fixed M for which an epilogue that quantizes pairs is faster than a kernel of its own, even if
+    /// [`BlockQuantizeCapability::is_faster`] says otherwise of epilogues in general.
+    pub max_quantized_m: u64,
 }
 
 impl FormatCapability {

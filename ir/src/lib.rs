@@ -228,7 +228,7 @@ pub use builder::{Builder, ScaledMmaOptions};
 pub use capabilities::{
     BlockQuantizeCapability, Capabilities, ColumnCapability, DeviceCapability, EpilogueCapability,
     FormatCapability, GridCapability, MmaCapability, MoveCapability, OperandCapability, OperandShape,
-    OutputCapability, QuantizedCapability, QuantizedFormat, RowCapability,
+    OutputCapability, PairCapability, QuantizedCapability, QuantizedFormat, RowCapability,
 };
 pub use diagnostics::{Diagnostic, Place, Span, Spans};
 pub use entities::{Arena, Entity, Op, Symbol, Value};

@@ -33,6 +33,7 @@ mod kernel;
 mod mma;
 mod moves;
 mod outputs;
+mod pair;
 mod refusal;
 mod rows;
 

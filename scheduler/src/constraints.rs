@@ -122,7 +122,7 @@ fn scale_limits(root: &Root<'_>, outputs: &[KernelOutput]) -> Vec<Constraint> {
         .collect();
     for output in outputs {
         if let OutputKind::Quantized { block, .. } = output.kind
-            && let Some(extents) = launched_extents(matmul)
+            && let Some(extents) = root.launched_d()
             && !scaled.contains(&("D", extents.clone(), block))
         {
             scaled.push(("D", extents, block));

@@ -5,7 +5,7 @@ use fourfold_ir::{
 };
 
 use crate::geometry::{Divides, operand_shape};
-use crate::legality::{Illegal, check_legal};
+use crate::legality::{Illegal, check_legal, holds_block};
 use crate::plan::{EpilogueKind, OutputKind, ScaledMmaPlan};
 use crate::properties::{is_inlinable, is_sink};
 use crate::reason::{ReasonCode, element_list, scale_message};
@@ -123,7 +123,7 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
     let kind = |what| Obstacle::new(Rank::Kind, ReasonCode::UnsupportedEpilogueOp, what);
     let operand = |what| Obstacle::new(Rank::Operand, ReasonCode::OperandShape, what);
     let alignment = |what| Obstacle::new(Rank::Alignment, ReasonCode::NAlignment, what);
-    let n = module.display_dim(&plan.n);
+    let n = module.display_dim(root.columns());
     match illegal {
         Illegal::Kind => kind(format!(
             "the epilogue of {label} does not compute {}; expected {}",
@@ -153,7 +153,8 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
             kind(format!("%{} are linear scales; expected blocked scales", module.name_of(scales)))
         }
         Illegal::Format => {
-            let known: Vec<_> = epilogue.quantized.iter().map(block_format).collect();
+            let known = epilogue.quantized.iter().filter(|rule| holds_block(root, rule.block));
+            let known: Vec<_> = known.map(block_format).collect();
             let found = operation.results.iter().map(|result| module.ty(*result).element.name());
             let found: Vec<_> = found.collect();
             kind(format!(
@@ -179,7 +180,7 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
             ))
         }
         Illegal::ResultShape => {
-            let (found, expected) = (shown(operation.results[0]), shown(root.result));
+            let (found, expected) = (shown(operation.results[0]), module.display_type(root.d(module)));
             operand(format!("the result is {found}; expected the shape of the kernel's result, {expected}"))
         }
         Illegal::Operand(value) => {
@@ -213,8 +214,8 @@ fn unwritable(module: &Module, op: Op, root: &Root<'_>) -> Option<Obstacle> {
         let what = format!("the result is {element}; expected {known}");
         return Some(Obstacle::new(Rank::Element, ReasonCode::OutputDtype, what));
     };
-    (Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never).then(|| {
-        let n = module.display_dim(&root.matmul.n);
+    (Divides::of(root.columns(), rule.n_multiple) == Divides::Never).then(|| {
+        let n = module.display_dim(root.columns());
         let what = format!("N is {n}; expected a multiple of {} for a {element} result", rule.n_multiple);
         Obstacle::new(Rank::Alignment, ReasonCode::NAlignment, what)
     })
@@ -237,8 +238,8 @@ fn block_format(rule: &QuantizedCapability) -> String {
 
 /// The operands that an epilogue reads, listed for a message.
 fn readable(module: &Module, root: &Root<'_>) -> String {
-    let n = module.display_dim(&root.matmul.n);
-    let d = module.ty(root.result);
+    let n = module.display_dim(root.columns());
+    let d = root.d(module);
     let mut column: Vec<String> = d.shape.iter().map(|dim| module.display_dim(dim).to_string()).collect();
     let matrix = format!("[{}]", column.join(", "));
     if let Some(last) = column.last_mut() {
@@ -281,7 +282,7 @@ fn full(
     // A constant that is also used outside is read like any other operand.
     let constants = module.ops[op].operands.iter().filter(|operand| is_inlinable(program, **operand));
     let shared = constants.filter(|constant| program.facts().users(**constant).len() > 1);
-    let d = &module.ty(root.result).shape;
+    let d = &root.d(module).shape;
     values.extend(
         shared.filter_map(|constant| Some((*constant, operand_shape(&module.ty(*constant).shape, d)?))),
     );

@@ -29,6 +29,9 @@ pub(crate) struct Member {
     pub(crate) tensors: usize,
     /// True if a result must be written even when every member is in the kernel.
     pub(crate) seen: bool,
+    /// The terms that other members read instead of its own: the even and the odd columns of a `scaled_mma` whose epilogue
+    /// pairs them. It is then not written itself.
+    pub(crate) halves: Vec<Id>,
 }
 
 /// An operand of a member.

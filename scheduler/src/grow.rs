@@ -12,7 +12,7 @@
 //! Trimming ([`crate::trim`]) removes an op together with its users inside the kernel. A removed op keeps the
 //! kernel's stage. Its operands have at most that stage, and its users were placed no lower.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fourfold_ir::{Capabilities, Entity, Op, OpKind, OperandShape, Program, Value};
 
@@ -25,7 +25,7 @@ use crate::root::{Root, accept};
 /// A `scaled_mma` and the ops that may join its kernel.
 pub(crate) struct Grown<'a> {
     pub(crate) root: Root<'a>,
-    /// The `scaled_mma`, then the ops that follow it, in program order.
+    /// The `scaled_mma`, then the ops that follow it, in program order, without those that take the halves of a pair.
     pub(crate) ops: Vec<Op>,
 }
 
@@ -39,11 +39,13 @@ pub(crate) struct Growth<'a> {
     pub(crate) late: HashMap<(Op, Op), Value>,
 }
 
-/// Grows a kernel from each `scaled_mma` that the target accepts, except those already in `rejected_roots`.
+/// Grows a kernel from each `scaled_mma` that the target accepts, except those already in `rejected_roots`. Those of
+/// `unpaired` do not pair columns.
 pub(crate) fn grow<'a>(
     program: &'a Program,
     capabilities: &'a Capabilities,
     mut rejected_roots: HashMap<Op, Rejection>,
+    unpaired: &HashSet<Op>,
 ) -> Growth<'a> {
     let module = program.module();
     let mut grower = Grower {
@@ -51,18 +53,23 @@ pub(crate) fn grow<'a>(
         capabilities,
         kernels: Vec::new(),
         places: vec![Place::Outside { stage: 0 }; module.ops.len()],
+        halves: HashMap::new(),
         late: HashMap::new(),
     };
     for (op, operation) in module.ops.iter() {
         match operation.kind {
             OpKind::ScaledMma(_) if rejected_roots.contains_key(&op) => grower.leave_outside(op),
             OpKind::ScaledMma(_) => match accept(program, capabilities, op) {
+                Ok(root) if unpaired.contains(&op) => grower.begin(Root { pair: None, ..root }),
                 Ok(root) => grower.begin(root),
                 Err(rejection) => {
                     rejected_roots.insert(op, rejection);
                     grower.leave_outside(op);
                 }
             },
+            _ if grower.halves.contains_key(&op) => {
+                grower.places[op.index()] = Place::Kernel(grower.halves[&op]);
+            }
             _ if grower.candidates(op).into_iter().any(|kernel| grower.join(op, kernel)) => {}
             _ => grower.leave_outside(op),
         }
@@ -98,6 +105,8 @@ struct Grower<'a> {
     kernels: Vec<Growing<'a>>,
     /// By op.
     places: Vec<Place>,
+    /// By op: the kernel that reads its result as half of a product.
+    halves: HashMap<Op, usize>,
     late: HashMap<(Op, Op), Value>,
 }
 
@@ -106,6 +115,8 @@ impl<'a> Grower<'a> {
         let stage = 1 + self.stage_above(root.op);
         self.use_operands(root.op, None);
         self.places[root.op.index()] = Place::Kernel(self.kernels.len());
+        let halves = root.pair.into_iter().flat_map(|pair| pair.ops);
+        self.halves.extend(halves.map(|half| (half, self.kernels.len())));
         let (op, operands) = (root.op, Vec::new());
         let kernel = Growing { root, ops: vec![op], stage, used: false, steps: 0, written: 0, operands };
         self.kernels.push(kernel);
@@ -140,7 +151,7 @@ impl<'a> Grower<'a> {
         if epilogue.max_steps < steps || epilogue.max_outputs < written {
             return false;
         }
-        if is_faster_alone(self.program, self.capabilities, op) {
+        if !growing.root.quantizes_pairs() && is_faster_alone(self.program, self.capabilities, op) {
             return false;
         }
         let Ok(mut reads) = check_legal(self.program, &growing.root, op, inside) else { return false };

@@ -16,6 +16,9 @@ egg::define_language! {
         // a, sfa, b, sfb, alpha, c, beta
         "scaled_mma" = ScaledMma([Id; 7]),
         "mma" = Mma([Id; 2]),
+        // The even and the odd columns of a product.
+        "even" = Even(Id),
+        "odd" = Odd(Id),
         // The first child is the function: one rule covers all functions.
         "unary" = Unary([Id; 2]),
         "binary" = Binary([Id; 3]),
@@ -32,6 +35,8 @@ egg::define_language! {
         "kernel" = Kernel([Id; 2]),
         "write" = Write([Id; 2]),
         "acc" = Accumulator,
+        "even-acc" = EvenAccumulator,
+        "odd-acc" = OddAccumulator,
         Attribute(Attribute),
         Leaf(Leaf),
     }

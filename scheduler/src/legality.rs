@@ -6,9 +6,7 @@ use fourfold_ir::{
     QuantizedCapability, ReduceKind, ScaleLayout, Value,
 };
 
-use crate::geometry::{
-    Divides, SCALE_ROWS, flattens, launched_extents, operand_shape, reduced_shape, scale_bytes,
-};
+use crate::geometry::{Divides, SCALE_ROWS, flattens, operand_shape, reduced_shape, scale_bytes};
 use crate::properties::{is_fp8, is_inlinable, needs_rows};
 use crate::root::Root;
 
@@ -83,7 +81,7 @@ fn is_supported(kind: &OpKind, epilogue: &EpilogueCapability) -> bool {
 
 /// The element types of outputs that the kernel can write for at least some values of N.
 pub(crate) fn writable(root: &Root<'_>) -> Vec<ElementType> {
-    let fits = |multiple| Divides::of(&root.matmul.n, multiple) != Divides::Never;
+    let fits = |multiple| Divides::of(root.columns(), multiple) != Divides::Never;
     root.capability
         .outputs
         .iter()
@@ -95,16 +93,17 @@ pub(crate) fn writable(root: &Root<'_>) -> Vec<ElementType> {
 /// The element types of matrix operands that the epilogue can read for at least some values of N.
 pub(crate) fn readable_matrices(root: &Root<'_>) -> Vec<ElementType> {
     let rules = root.capability.epilogue.operand(OperandShape::Matrix).map_or(&[][..], |rule| &rule.elements);
-    let fits = |rule: &&OutputCapability| Divides::of(&root.matmul.n, rule.n_multiple) != Divides::Never;
+    let fits = |rule: &&OutputCapability| Divides::of(root.columns(), rule.n_multiple) != Divides::Never;
     rules.iter().filter(fits).map(|rule| rule.element).collect()
 }
 
 /// The quantized formats that the kernel can write for at least some values of its extents.
 pub(crate) fn quantized(root: &Root<'_>) -> Vec<QuantizedCapability> {
     let fits = |rule: &&QuantizedCapability| {
-        Divides::of(&root.matmul.n, rule.n_multiple) != Divides::Never
+        Divides::of(root.columns(), rule.n_multiple) != Divides::Never
             && scales_fit(root, rule.block)
             && keeps_scale_rows(root)
+            && holds_block(root, rule.block)
     };
     root.capability.epilogue.quantized.iter().filter(fits).copied().collect()
 }
@@ -118,7 +117,7 @@ pub(crate) fn reductions(root: &Root<'_>) -> Vec<ReduceKind> {
 }
 
 fn scales_fit(root: &Root<'_>, block: u32) -> bool {
-    let Some(extents) = launched_extents(root.matmul) else { return false };
+    let Some(extents) = root.launched_d() else { return false };
     let extents = extents.each_ref().map(Dim::as_fixed);
     let known = extents.iter().all(Option::is_some);
     !known || scale_bytes(extents, block).is_some_and(|bytes| bytes <= root.capability.max_scale_bytes)
@@ -127,6 +126,11 @@ fn scales_fit(root: &Root<'_>, block: u32) -> bool {
 /// Returns whether blocked scales of the launched D are those of D: a flattened batch needs M without padding.
 fn keeps_scale_rows(root: &Root<'_>) -> bool {
     !flattens(root.matmul) || root.matmul.m.is_multiple_of(SCALE_ROWS)
+}
+
+/// Returns whether the epilogue has whole blocks of this length.
+pub(crate) fn holds_block(root: &Root<'_>, block: u32) -> bool {
+    root.pair.is_none() || root.capability.pairs.is_some_and(|pairs| block <= pairs.max_block)
 }
 
 type Reads = Result<Vec<(Value, OperandShape)>, Illegal>;
@@ -149,10 +153,11 @@ fn check_quantize(
         return Err(Illegal::LinearScales(scales));
     }
     let (element, scale) = (module.ty(codes).element, scale_type.element);
-    let Some(rule) = root.capability.epilogue.quantized(element, scale, block) else {
+    let rule = root.capability.epilogue.quantized(element, scale, block);
+    let Some(rule) = rule.filter(|rule| holds_block(root, rule.block)) else {
         return Err(Illegal::Format);
     };
-    if Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never {
+    if Divides::of(root.columns(), rule.n_multiple) == Divides::Never {
         return Err(Illegal::FormatN(rule));
     }
     if !scales_fit(root, block) {
@@ -197,7 +202,7 @@ fn check_step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value)
     let operation = &module.ops[op];
     let &[result] = &operation.results[..] else { return Err(Illegal::Kind) };
     let ty = module.ty(result);
-    if ty.shape != module.ty(root.result).shape || ty.layout.is_some() {
+    if ty.shape != root.d(module).shape || ty.layout.is_some() {
         return Err(Illegal::ResultShape);
     }
     let mut reads = Vec::new();
@@ -232,13 +237,13 @@ fn check_step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value)
 fn check_read(program: &Program, root: &Root<'_>, value: Value) -> Result<OperandShape, Illegal> {
     let module = program.module();
     let ty = module.ty(value);
-    let d = &module.ty(root.result).shape;
+    let d = &root.d(module).shape;
     let shape = if ty.layout.is_none() { operand_shape(&ty.shape, d) } else { None };
     let rule = |shape| root.capability.epilogue.operand(shape)?.element(ty.element);
     let Some((shape, rule)) = shape.and_then(|shape| Some((shape, rule(shape)?))) else {
         return Err(Illegal::Operand(value));
     };
-    match Divides::of(&root.matmul.n, rule.n_multiple) {
+    match Divides::of(root.columns(), rule.n_multiple) {
         Divides::Never => Err(Illegal::OperandN(value, rule)),
         _ => Ok(shape),
     }

@@ -48,6 +48,7 @@ mod legality;
 mod mma;
 mod moves;
 mod normalize;
+mod pair;
 mod partition;
 mod plan;
 mod plan_builder;
@@ -70,8 +71,8 @@ pub use partition::partition;
 pub use plan::{
     BlockQuantizePlan, ColumnPlan, ColumnProgram, ConstantPlan, Constraint, Decision, EpilogueKind,
     EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, MAX_MOVE_AXES, MAX_MOVE_OFFSETS,
-    MAX_MOVE_OPERANDS, MAX_PAD_AXES, MmaPlan, MovePlan, MoveProgram, OutputKind, Partition, Plan, Repeat,
-    Roles, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep,
-    RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier, ViewPlan,
+    MAX_MOVE_OPERANDS, MAX_PAD_AXES, MmaPlan, MovePlan, MoveProgram, OutputKind, PairedColumns, Partition,
+    Plan, Repeat, Roles, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef,
+    RowShape, RowStep, RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier, ViewPlan,
 };
 pub use reason::{ReasonCode, Rejection};

@@ -1,7 +1,7 @@
 //! Cuts a program into segments: a kernel per accepted `scaled_mma`, device kernels, and fallback segments by
 //! stage.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program, Value};
 
@@ -54,20 +54,26 @@ struct Kernels<'a> {
     rejected_roots: HashMap<Op, Rejection>,
     /// By op and root.
     late: HashMap<(Op, Op), Value>,
-    /// The number of roots that grew but have no kernel.
+    /// The roots that grew but have no kernel: those that pair columns, and the number of others.
+    dead_pairs: Vec<Op>,
     dead: usize,
 }
 
 impl<'a> Kernels<'a> {
     fn find(program: &'a Program, capabilities: &'a Capabilities) -> Kernels<'a> {
         let mut provers = HashMap::new();
-        let kernels = Kernels::of(program, grow(program, capabilities, HashMap::new()), &mut provers);
-        if kernels.dead == 0 {
-            return kernels;
+        let mut unpaired = HashSet::new();
+        let mut rejected_roots = HashMap::new();
+        loop {
+            let growth = grow(program, capabilities, rejected_roots, &unpaired);
+            let kernels = Kernels::of(program, growth, &mut provers);
+            if kernels.dead == 0 && kernels.dead_pairs.is_empty() {
+                return kernels;
+            }
+            // Ops taken by a root without a kernel may join another kernel. Each round rejects another root, or its pair.
+            unpaired.extend(kernels.dead_pairs);
+            rejected_roots = kernels.rejected_roots;
         }
-        // Ops taken by a root without a kernel may join another kernel.
-        let growth = grow(program, capabilities, kernels.rejected_roots);
-        Kernels::of(program, growth, &mut provers)
     }
 
     fn of(program: &Program, growth: Growth<'a>, provers: &mut HashMap<BlockFormat, Prover>) -> Kernels<'a> {
@@ -79,6 +85,7 @@ impl<'a> Kernels<'a> {
             kernel_of: vec![None; module.ops.len()],
             rejected_roots,
             late,
+            dead_pairs: Vec::new(),
             dead: 0,
         };
         for grown in grown {
@@ -88,6 +95,7 @@ impl<'a> Kernels<'a> {
                 provers.entry(root.capability.format).or_insert_with(|| Prover::new(root.capability));
             match prover.largest_kernel(region.expression.clone()) {
                 Some(found) => kernels.add(root, build_plan(program, &grown, &region, found)),
+                None if root.pair.is_some() => kernels.dead_pairs.push(root.op),
                 None => {
                     kernels.rejected_roots.insert(root.op, unwritable(module, &root));
                     kernels.dead += 1;
@@ -170,7 +178,7 @@ impl<'a> Kernels<'a> {
     ) -> Obstacle {
         let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
         let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
-        let is_faster_alone = is_faster_alone(program, capabilities, op);
+        let is_faster_alone = !root.quantizes_pairs() && is_faster_alone(program, capabilities, op);
         let late = self.late.get(&(op, root.op)).copied();
         let stage = stages.ops[root.op.index()];
         let before = |value: Value| {

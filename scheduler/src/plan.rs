@@ -213,6 +213,8 @@ pub struct ScaledMmaPlan {
     pub beta: Option<Value>,
     /// The element type to which the `scaled_mma` itself rounds, before the epilogue.
     pub accumulator: ElementType,
+    /// The even and the odd columns of the product, if the epilogue pairs them. D then has half as many columns.
+    pub pair: Option<PairedColumns>,
     /// The steps of the epilogue, each after its operands.
     pub epilogue: Vec<EpilogueStep>,
     /// The external operands of the epilogue: first those of the steps, in order of first use, then those of
@@ -225,6 +227,18 @@ pub struct ScaledMmaPlan {
     pub proof: Vec<String>,
     /// The conditions that a call must meet before the kernel is launched.
     pub constraints: Vec<Constraint>,
+}
+
+/// The halves of a product that an epilogue pairs: [`EpilogueRef::Accumulator`] is an even column of the product, and
+/// [`EpilogueRef::Odd`] the next odd one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PairedColumns {
+    /// The `slice` that takes the even columns.
+    pub even: Op,
+    /// The `slice` that takes the odd columns.
+    pub odd: Op,
+    /// The columns of D, half of N.
+    pub columns: Dim,
 }
 
 /// The plan of a standalone `block_quantize` of values `[L, M, K]`.
@@ -273,13 +287,23 @@ impl ScaledMmaPlan {
             .flatten()
     }
 
-    /// The ops that the kernel computes, in no particular order: the root, the steps, and the ops of outputs.
+    /// The columns of D: N, or half of it if the epilogue pairs columns.
+    pub fn columns(&self) -> &Dim {
+        self.pair.as_ref().map_or(&self.n, |pair| &pair.columns)
+    }
+
+    /// The ops that the kernel computes, in no particular order: the root, the halves of a pair, the steps, and the ops of
+    /// outputs.
     pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
         let of_outputs = self.outputs.iter().filter_map(|output| match output.kind {
             OutputKind::Value { .. } => None,
             OutputKind::Quantized { op, .. } | OutputKind::Reduced { op, .. } => Some(op),
         });
-        std::iter::once(self.root).chain(self.epilogue.iter().map(|step| step.op)).chain(of_outputs)
+        let halves = self.pair.iter().flat_map(|pair| [pair.even, pair.odd]);
+        std::iter::once(self.root)
+            .chain(halves)
+            .chain(self.epilogue.iter().map(|step| step.op))
+            .chain(of_outputs)
     }
 }
 
@@ -376,8 +400,10 @@ pub enum EpilogueKind {
 /// An operand of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EpilogueRef {
-    /// The result of the `scaled_mma`.
+    /// The result of the `scaled_mma`, or an even column of it if the epilogue pairs columns.
     Accumulator,
+    /// The odd column of the result that follows the even one, if the epilogue pairs columns.
+    Odd,
     /// The result of an earlier step, by its position.
     Step(usize),
     /// One of [`ScaledMmaPlan::operands`], by its position.

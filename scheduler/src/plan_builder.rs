@@ -7,8 +7,10 @@ use fourfold_ir::{Op, OpKind, Program, Value};
 use crate::constraints::constraints;
 use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
+use crate::pair::Pair;
 use crate::plan::{
-    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, ScaledMmaPlan,
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, PairedColumns,
+    ScaledMmaPlan,
 };
 use crate::properties::splat;
 use crate::prove::ProvedKernel;
@@ -34,7 +36,14 @@ pub(crate) fn build_plan(
         operands: Vec::new(),
         known: HashMap::new(),
     };
-    steps.known.insert(root.result, EpilogueRef::Accumulator);
+    match root.pair {
+        None => {
+            steps.known.insert(root.result, EpilogueRef::Accumulator);
+        }
+        Some(Pair { values: [even, odd], .. }) => {
+            steps.known.extend([(even, EpilogueRef::Accumulator), (odd, EpilogueRef::Odd)]);
+        }
+    }
     for member in found.members.iter().filter(|member| **member != 0 && !members[**member].sink) {
         steps.add(ops[*member]);
     }
@@ -67,6 +76,11 @@ pub(crate) fn build_plan(
         c: operands.c,
         beta: operands.beta,
         accumulator: module.ty(root.result).element,
+        pair: root.pair.map(|Pair { ops: [even, odd], columns, .. }| PairedColumns {
+            even,
+            odd,
+            columns: columns.clone(),
+        }),
         epilogue,
         operands: read,
         outputs,
@@ -114,7 +128,7 @@ impl EpilogueBuilder<'_> {
             return self.known[&value];
         }
         let ty = module.ty(value);
-        let shape = operand_shape(&ty.shape, &module.ty(self.root.result).shape)
+        let shape = operand_shape(&ty.shape, &self.root.d(module).shape)
             .expect("rewriting accepted the operand for its shape");
         self.known.insert(value, EpilogueRef::Operand(self.operands.len()));
         self.operands.push(EpilogueOperand { value, shape, element: ty.element });
@@ -134,7 +148,7 @@ impl EpilogueBuilder<'_> {
                     scales,
                     global: global.and_then(|global| match global {
                         EpilogueRef::Operand(position) => Some(position),
-                        EpilogueRef::Accumulator | EpilogueRef::Step(_) => None,
+                        EpilogueRef::Accumulator | EpilogueRef::Odd | EpilogueRef::Step(_) => None,
                     }),
                     element: module.ty(codes).element,
                     block: *block,

@@ -64,6 +64,13 @@ impl Prover {
         let (egraph, terms) = self.saturate(&expression.nodes, &expression.types);
         let rules = egraph.analysis.applied_rules(&egraph);
         let term = |member: usize| egraph.find(terms[usize::from(expression.members[member].term)]);
+        let halves_join = expression.members.iter().flat_map(|member| &member.halves).all(|half| {
+            let class = egraph.find(terms[usize::from(*half)]);
+            egraph[class].iter().any(|node| matches!(node, KernelTerm::Kernel(_)))
+        });
+        if !halves_join {
+            return None;
+        }
         let has = |member: usize, is: fn(&KernelTerm) -> bool| egraph[term(member)].iter().any(is);
         let proved = (0..expression.members.len()).map(|member| Proved {
             lifted: has(member, |node| matches!(node, KernelTerm::Kernel(_))),
@@ -75,7 +82,12 @@ impl Prover {
         let written: Vec<usize> =
             members.iter().copied().filter(|member| trimmer.is_written(*member, &inside)).collect();
         let rule = |member: usize| rules.get(&term(member));
-        let lifted = members.iter().filter_map(|member| Some(rule(*member)?.lifted.to_string()));
+        let term_of = |id: &Id| egraph.find(terms[usize::from(*id)]);
+        let halves = expression.members[0].halves.iter().filter_map(|half| rules.get(&term_of(half)));
+        let (root, others) = members.split_first()?;
+        let lifted =
+            rule(*root).into_iter().chain(halves).chain(others.iter().filter_map(|other| rule(*other)));
+        let lifted = lifted.map(|rules| rules.lifted.to_string());
         let stored = written.iter().filter_map(|member| Some(rule(*member)?.written?.to_string()));
         let proof = lifted.chain(stored).collect();
         Some(ProvedKernel { proof, written, inlined: trimmer.inlined(&inside), members })

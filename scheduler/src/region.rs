@@ -11,6 +11,7 @@ use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
 use crate::language::{Attribute, KernelTerm, SinkAttribute};
 use crate::legality::{quantized, readable_matrices, reductions, writable};
+use crate::pair::Pair;
 use crate::properties::{is_sink, splat};
 
 /// A grown kernel in the form that rules rewrite.
@@ -46,13 +47,24 @@ pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
         None => nodes.nodes.add(KernelTerm::Absent),
     });
     let term = nodes.nodes.add(KernelTerm::ScaledMma(scaled_mma));
-    nodes.terms.insert(root.result, (0, term));
+    let mut halves = Vec::new();
+    match root.pair {
+        None => {
+            nodes.terms.insert(root.result, (0, term));
+        }
+        Some(Pair { values: [even, odd], .. }) => {
+            halves = vec![nodes.nodes.add(KernelTerm::Even(term)), nodes.nodes.add(KernelTerm::Odd(term))];
+            nodes.terms.extend([(even, (0, halves[0])), (odd, (0, halves[1]))]);
+        }
+    }
+    let results = root.pair.map_or(vec![root.result], |pair| pair.values.to_vec());
     nodes.members.push(Member {
         term,
         sink: false,
         operands: Vec::new(),
         tensors: 1,
-        seen: is_seen(program, root.result, &grown.ops),
+        seen: results.into_iter().any(|result| is_seen(program, result, &grown.ops)),
+        halves,
     });
     for op in &grown.ops[1..] {
         nodes.add(program, *op, &grown.ops);
@@ -61,7 +73,7 @@ pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
         leaves: nodes
             .leaves
             .iter()
-            .map(|leaf| leaf_type(program, *leaf, &module.ty(root.result).shape, &grown.ops))
+            .map(|leaf| leaf_type(program, *leaf, &root.d(module).shape, &grown.ops))
             .collect(),
         accumulator: module.ty(root.result).element,
         writable: writable(root),
@@ -150,6 +162,7 @@ impl ExpressionBuilder {
             operands: sources,
             tensors: operation.results.len(),
             seen: sink || is_seen(program, operation.results[0], ops),
+            halves: Vec::new(),
         });
     }
 }

@@ -3,12 +3,13 @@
 
 use fourfold_ir::{
     BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Matmul, Module, Op, Program, ScaleLayout,
-    ScaledMmaOperands, Value,
+    ScaledMmaOperands, TensorType, Value,
 };
 
 use crate::geometry::{
     Divides, SCALE_ROWS, extent_limits, flattens, launched_extents, scale_bytes, scale_operands, tile_count,
 };
+use crate::pair::{Pair, find_pair};
 use crate::reason::{ReasonCode, Rejection, element_list, scale_message, tile_message};
 
 /// An accepted `scaled_mma`.
@@ -19,6 +20,33 @@ pub(crate) struct Root<'a> {
     pub(crate) matmul: &'a Matmul,
     pub(crate) capability: &'a FormatCapability,
     pub(crate) result: Value,
+    /// The even and the odd columns of the result, if the epilogue pairs them.
+    pub(crate) pair: Option<Pair<'a>>,
+}
+
+impl<'a> Root<'a> {
+    /// The type of D: of a pair's halves, or of the result.
+    pub(crate) fn d(&self, module: &'a Module) -> &'a TensorType {
+        module.ty(self.pair.map_or(self.result, |pair| pair.values[0]))
+    }
+
+    /// The columns of D.
+    pub(crate) fn columns(&self) -> &'a Dim {
+        self.pair.map_or(&self.matmul.n, |pair| pair.columns)
+    }
+
+    /// Returns whether the epilogue quantizes pairs of columns faster than a kernel of its own.
+    pub(crate) fn quantizes_pairs(&self) -> bool {
+        let (Some(_), Some(rules)) = (self.pair, self.capability.pairs) else { return false };
+        let is_small = |m: &Dim| m.as_fixed().is_some_and(|m| m <= rules.max_quantized_m);
+        self.matmul.batch.as_fixed() == Some(1) && is_small(&self.matmul.m)
+    }
+
+    /// The extents of D in one launch: matrices, rows and columns; `None` beyond 64 bits.
+    pub(crate) fn launched_d(&self) -> Option<[Dim; 3]> {
+        let [matrices, rows, _] = launched_extents(self.matmul)?;
+        Some([matrices, rows, self.columns().clone()])
+    }
 }
 
 /// Accepts a `scaled_mma` for the target, or returns the reason to refuse it.
@@ -84,7 +112,8 @@ pub(crate) fn accept<'a>(
             return reject(ReasonCode::ScaleLayout, what);
         }
     }
-    let root = Root { op, operands, matmul, capability, result };
+    let pair = find_pair(program, matmul, capability, op);
+    let root = Root { op, operands, matmul, capability, result, pair };
     let refusal =
         extents(module, &root).or_else(|| batch(module, &root)).or_else(|| c_operand(module, &root));
     match refusal {

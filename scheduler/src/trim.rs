@@ -108,7 +108,8 @@ impl<'a> Trimmer<'a> {
         let (of, proved) = (&self.expression.members[member], self.proved[member]);
         let orphan = of.operands.iter().any(|source| matches!(source, Source::Member(of) if !inside[*of]));
         let joins = if of.sink { proved.writable } else { proved.lifted };
-        orphan || !joins || (self.is_written(member, inside) && !proved.writable)
+        let writable = proved.writable && of.halves.is_empty();
+        orphan || !joins || (self.is_written(member, inside) && !writable)
     }
 
     /// Returns whether the epilogue has room for these members, their operands and outputs, and can read

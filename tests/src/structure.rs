@@ -17,6 +17,7 @@ pub fn structure(epilogue: &Epilogue) -> String {
     }
     let source = |reference: &EpilogueRef| match reference {
         EpilogueRef::Accumulator => "acc".to_owned(),
+        EpilogueRef::Odd => "odd".to_owned(),
         EpilogueRef::Step(step) => format!("s{step}"),
         EpilogueRef::Operand(operand) => format!("{}{operand}", epilogue.operands[*operand].shape),
     };

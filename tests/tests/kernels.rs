@@ -76,6 +76,7 @@ fn epilogue(index: usize) -> Epilogue {
     let outputs = chain.written();
     let c = (index % 5 == 2).then_some(OUTPUTS[(index + 1) % 3]);
     Epilogue {
+        pair: false,
         alpha: index.is_multiple_of(2),
         c,
         beta: c.is_some() && index % 4 == 2,
@@ -93,6 +94,7 @@ fn usual_epilogue() -> Epilogue {
     chain.then(StepKind::Convert, None, ElementType::BF16);
     let outputs = chain.written();
     Epilogue {
+        pair: false,
         alpha: true,
         c: None,
         beta: false,

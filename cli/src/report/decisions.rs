@@ -74,6 +74,9 @@ fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
     let plan = partition.segments.get(segment).and_then(|segment| segment.kernel());
     let role = match plan {
         Some(plan) if plan.root == op => "root",
+        Some(plan) if plan.pair.as_ref().is_some_and(|pair| [pair.even, pair.odd].contains(&op)) => {
+            "half of the product"
+        }
         Some(plan) => match plan.epilogue.iter().find(|step| step.op == op).map(|step| &step.kind) {
             Some(EpilogueKind::Constant { .. }) => "constant",
             Some(EpilogueKind::Convert) => "conversion",

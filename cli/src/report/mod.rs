@@ -422,9 +422,13 @@ fn quantized_name(element: ElementType, is_mx: bool) -> String {
 /// `nvfp4_scaled_mm+alpha+add+gelu>bf16`.
 pub fn kernel_name(plan: &ScaledMmaPlan) -> String {
     let mut name = format!("{}_scaled_mm", plan.format);
-    for (present, text) in
-        [(plan.alpha.is_some(), "alpha"), (plan.c.is_some(), "c"), (plan.beta.is_some(), "beta")]
-    {
+    let parts = [
+        (plan.pair.is_some(), "pair"),
+        (plan.alpha.is_some(), "alpha"),
+        (plan.c.is_some(), "c"),
+        (plan.beta.is_some(), "beta"),
+    ];
+    for (present, text) in parts {
         if present {
             name.push('+');
             name.push_str(text);
@@ -442,7 +446,7 @@ fn output_name(plan: &ScaledMmaPlan, output: &KernelOutput) -> String {
     match output.kind {
         OutputKind::Value { .. } => match output.of {
             EpilogueRef::Step(step) => plan.epilogue.get(step).map_or(plan.accumulator, |step| step.element),
-            EpilogueRef::Accumulator | EpilogueRef::Operand(_) => plan.accumulator,
+            EpilogueRef::Accumulator | EpilogueRef::Odd | EpilogueRef::Operand(_) => plan.accumulator,
         }
         .to_string(),
         OutputKind::Quantized { element, scale_rounding, .. } => {

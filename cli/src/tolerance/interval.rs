@@ -43,7 +43,8 @@ impl Intervals<'_> {
     /// Returns the interval of a value at a position of D in row-major order. `steps` is scratch space.
     pub(super) fn value(&self, of: EpilogueRef, index: usize, steps: &mut Vec<Interval>) -> Interval {
         match of {
-            EpilogueRef::Accumulator => self.accumulator(index),
+            EpilogueRef::Accumulator => self.accumulator(index, 0),
+            EpilogueRef::Odd => self.accumulator(index, 1),
             EpilogueRef::Step(step) => {
                 let ends = self.unrounded(step, index, steps);
                 round(self.plan.epilogue[step].element, ends)
@@ -55,11 +56,12 @@ impl Intervals<'_> {
     /// Returns the interval of a step before it is rounded.
     pub(super) fn unrounded(&self, step: usize, index: usize, steps: &mut Vec<Interval>) -> Interval {
         steps.clear();
-        let accumulator = self.accumulator(index);
+        let accumulator = self.accumulator(index, 0);
         let mut last = accumulator;
         for step in &self.plan.epilogue[..=step] {
             last = self.apply(step, |reference| match reference {
                 EpilogueRef::Accumulator => accumulator,
+                EpilogueRef::Odd => self.accumulator(index, 1),
                 EpilogueRef::Step(step) => steps[step],
                 EpilogueRef::Operand(operand) => [self.operand(operand, index); 2],
             });
@@ -68,7 +70,14 @@ impl Intervals<'_> {
         last
     }
 
-    fn accumulator(&self, index: usize) -> Interval {
+    /// Returns the number of elements of D.
+    pub(super) fn elements(&self) -> usize {
+        if self.plan.pair.is_some() { self.sum.len() / 2 } else { self.sum.len() }
+    }
+
+    /// Returns the interval of the sum of an element of D: `half` is 1 for the odd column of a pair.
+    fn accumulator(&self, index: usize, half: usize) -> Interval {
+        let index = if self.plan.pair.is_some() { 2 * index + half } else { index };
         let sum = self.sum[index];
         let Some(error) = self.error else { return [sum; 2] };
         let error = error[index] + ULPS * ulp(sum);

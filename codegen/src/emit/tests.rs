@@ -41,7 +41,8 @@ fn spec_of(format: BlockFormat, target: &str, steps: Vec<Step>, c: Option<Elemen
     let family = defaults::family(target.name).expect("a Blackwell");
     let (operands, outputs) = (Vec::new(), Vec::new());
     let accumulator = ElementType::BF16;
-    let mut epilogue = Epilogue { alpha: true, c, beta: c.is_some(), accumulator, steps, operands, outputs };
+    let mut epilogue =
+        Epilogue { pair: false, alpha: true, c, beta: c.is_some(), accumulator, steps, operands, outputs };
     epilogue.outputs = vec![Output { of: epilogue.last(), kind: OutputKind::Value }];
     let configuration = select::cutlass::defaults(family, format, CutlassVersion::PINNED)[0]
         .with_elements(epilogue.source(), epilogue.destination())

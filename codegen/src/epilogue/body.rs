@@ -10,15 +10,22 @@ use crate::cuda::element_type;
 /// `result[0][i]` and so on. Each step is a variable, so shared values are computed once.
 pub(crate) fn statements(epilogue: &Epilogue, one_result: bool) -> Vec<String> {
     let mut lines = Vec::new();
+    if epilogue.pair {
+        lines.push("float w = odd[i];".to_owned());
+    }
     if epilogue.alpha {
         lines.push("v = __fmul_rn(alpha[i], v);".to_owned());
+        lines.extend(epilogue.pair.then(|| "w = __fmul_rn(alpha[i], w);".to_owned()));
     }
     if epilogue.c.is_some() {
         let beta = if epilogue.beta { "beta[i]" } else { "1.0f" };
         lines.push(format!("v = __fmaf_rn({beta}, c[i], v);"));
     }
-    if accumulator_is_rounded(epilogue) {
-        lines.push(format!("v = round_{}(v);", epilogue.accumulator));
+    for value in [EpilogueRef::Accumulator, EpilogueRef::Odd] {
+        if sum_is_rounded(epilogue, value) {
+            let name = name(value);
+            lines.push(format!("{name} = round_{}({name});", epilogue.accumulator));
+        }
     }
     for (position, step) in epilogue.steps.iter().enumerate() {
         let value = expression(step);
@@ -52,6 +59,7 @@ pub(crate) fn results(epilogue: &Epilogue) -> Vec<EpilogueRef> {
 fn name(value: EpilogueRef) -> String {
     match value {
         EpilogueRef::Accumulator => "v".to_owned(),
+        EpilogueRef::Odd => "w".to_owned(),
         EpilogueRef::Step(step) => format!("s{step}"),
         EpilogueRef::Operand(operand) => format!("x{operand}[i]"),
     }
@@ -62,7 +70,9 @@ pub(crate) fn functions(epilogue: &Epilogue) -> Vec<String> {
     let steps = epilogue.steps.iter().enumerate();
     let rounded = steps.filter(|(position, _)| is_rounded(epilogue, *position));
     let mut elements: Vec<ElementType> = rounded.map(|(_, step)| step.element).collect();
-    elements.extend(accumulator_is_rounded(epilogue).then_some(epilogue.accumulator));
+    let sums = [EpilogueRef::Accumulator, EpilogueRef::Odd];
+    let is_rounded_sum = sums.into_iter().any(|sum| sum_is_rounded(epilogue, sum));
+    elements.extend(is_rounded_sum.then_some(epilogue.accumulator));
     elements.sort_unstable();
     elements.dedup();
     let mut functions: Vec<String> = elements.into_iter().map(rounding_source).collect();
@@ -108,8 +118,10 @@ fn expression(step: &Step) -> String {
     }
 }
 
-fn accumulator_is_rounded(epilogue: &Epilogue) -> bool {
-    epilogue.accumulator != ElementType::F32 && !is_only_written(epilogue, EpilogueRef::Accumulator)
+/// Returns whether a sum, the accumulator or that of an odd column, is rounded before the steps.
+fn sum_is_rounded(epilogue: &Epilogue, sum: EpilogueRef) -> bool {
+    let exists = sum == EpilogueRef::Accumulator || epilogue.pair;
+    exists && epilogue.accumulator != ElementType::F32 && !is_only_written(epilogue, sum)
 }
 
 /// Returns whether a step is rounded where it is computed: it has more digits than its element type, and is

@@ -10,10 +10,11 @@ use super::{Epilogue, Output, OutputKind, StepKind, outputs};
 
 /// The formulas of the steps and outputs, one per line.
 pub(crate) fn formula(epilogue: &Epilogue) -> Vec<String> {
-    let mut sum = "sum over k of (A · SFA)[l, m, k] · (B · SFB)[l, n, k]".to_owned();
-    if epilogue.alpha {
-        sum = format!("alpha · {sum}");
-    }
+    let sum_of = |row: &str| {
+        let sum = format!("sum over k of (A · SFA)[l, m, k] · (B · SFB)[l, {row}, k]");
+        if epilogue.alpha { format!("alpha · {sum}") } else { sum }
+    };
+    let mut sum = sum_of(if epilogue.pair { "2 · n" } else { "n" });
     if epilogue.c.is_some() {
         sum = format!("{sum} + {}C[l, m, n]", if epilogue.beta { "beta · " } else { "" });
     }
@@ -24,6 +25,7 @@ pub(crate) fn formula(epilogue: &Epilogue) -> Vec<String> {
     };
     let first = if is_d(EpilogueRef::Accumulator) { D } else { "v" };
     let mut lines = vec![format!("{first} = {}({sum})", epilogue.accumulator)];
+    lines.extend(epilogue.pair.then(|| format!("w = {}({})", epilogue.accumulator, sum_of("2 · n + 1"))));
     for (position, step) in epilogue.steps.iter().enumerate() {
         let operand = |index: usize| match step.operands.get(index) {
             Some(EpilogueRef::Step(step)) => format!("s{step}"),
@@ -33,6 +35,7 @@ pub(crate) fn formula(epilogue: &Epilogue) -> Vec<String> {
                 OperandShape::Column => format!("x{operand}[l, m]"),
                 OperandShape::Matrix => format!("x{operand}[l, m, n]"),
             },
+            Some(EpilogueRef::Odd) => "w".to_owned(),
             Some(EpilogueRef::Accumulator) | None => "v".to_owned(),
         };
         let value = match step.kind {
@@ -63,6 +66,7 @@ pub(crate) fn formula(epilogue: &Epilogue) -> Vec<String> {
 fn output_lines(epilogue: &Epilogue) -> Vec<String> {
     let value = |of: EpilogueRef| match of {
         EpilogueRef::Step(step) => format!("s{step}"),
+        EpilogueRef::Odd => "w".to_owned(),
         EpilogueRef::Accumulator | EpilogueRef::Operand(_) => "v".to_owned(),
     };
     let line = |(position, output): (usize, &Output)| {

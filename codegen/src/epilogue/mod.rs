@@ -24,6 +24,9 @@ pub(crate) use self::planned::of_plan;
 /// steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Epilogue {
+    /// True if it pairs columns: it combines each even column of the product, the accumulator, with the next odd one, to one
+    /// column of D. There is then no C.
+    pub pair: bool,
     /// True if the sum is multiplied by alpha.
     pub alpha: bool,
     /// The element type of C, if any.
@@ -145,7 +148,7 @@ impl Epilogue {
     /// The element type of the accumulator, a step or an operand.
     pub fn element(&self, value: EpilogueRef) -> ElementType {
         match value {
-            EpilogueRef::Accumulator => self.accumulator,
+            EpilogueRef::Accumulator | EpilogueRef::Odd => self.accumulator,
             EpilogueRef::Step(step) => self.steps[step].element,
             EpilogueRef::Operand(operand) => self.operands[operand].element,
         }

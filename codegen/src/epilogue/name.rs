@@ -12,6 +12,7 @@ impl Epilogue {
         /// The maximum number of steps in a name; a longer epilogue also states the number of the others.
         const NAMED: usize = 6;
         let mut parts = Vec::new();
+        parts.extend(self.pair.then(|| "pair".to_owned()));
         parts.extend(self.alpha.then(|| "alpha".to_owned()));
         parts.extend(self.c.map(|c| format!("c{c}")));
         parts.extend(self.beta.then(|| "beta".to_owned()));
@@ -30,6 +31,7 @@ impl Epilogue {
     /// The epilogue's words in a kernel's signature: `alpha`, `c=bf16`, the operands and the outputs.
     pub(crate) fn signature(&self) -> Vec<String> {
         let mut parts = Vec::new();
+        parts.extend(self.pair.then(|| "pair".to_owned()));
         parts.extend(self.alpha.then(|| "alpha".to_owned()));
         parts.extend(self.c.map(|c| format!("c={c}")));
         parts.extend(self.beta.then(|| "beta".to_owned()));
@@ -71,6 +73,7 @@ fn output_signature(epilogue: &Epilogue, output: &Output) -> String {
     if output.of != epilogue.last() {
         word += &match output.of {
             EpilogueRef::Step(step) => format!("@s{step}"),
+            EpilogueRef::Odd => "@odd".to_owned(),
             EpilogueRef::Accumulator | EpilogueRef::Operand(_) => "@acc".to_owned(),
         };
     }

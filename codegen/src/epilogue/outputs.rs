@@ -99,12 +99,18 @@ pub(crate) fn index(epilogue: &Epilogue, output: usize) -> usize {
     tensors.sum()
 }
 
+/// The extent of the columns of D: N, or half of it if the epilogue pairs columns.
+pub(crate) fn columns(epilogue: &Epilogue) -> &'static str {
+    if epilogue.pair { "F" } else { "N" }
+}
+
 /// The output tensors in the order of the interface: codes before their scales.
 pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
+    let n = columns(epilogue).to_lowercase();
     let matrix = |element: ElementType| {
         let bytes = match element.storage_bits() {
-            4 => "l * m * n / 2".to_owned(),
-            bits => format!("l * m * n * {}", bits / 8),
+            4 => format!("l * m * {n} / 2"),
+            bits => format!("l * m * {n} * {}", bits / 8),
         };
         Tensor { bytes, scale_block: 0 }
     };
@@ -114,16 +120,16 @@ pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
             OutputKind::Value => tensors.push(matrix(epilogue.element(output.of))),
             OutputKind::Quantized { element, block, .. } => {
                 tensors.push(matrix(element));
-                let bytes = format!("l * scale_bytes(m, n / {block})");
+                let bytes = format!("l * scale_bytes(m, {n} / {block})");
                 tensors.push(Tensor { bytes, scale_block: block });
             }
             OutputKind::Reduced { shape, .. } => {
                 let bytes = match shape {
-                    OperandShape::Row => "n * 4",
-                    OperandShape::Column => "l * m * 4",
-                    OperandShape::Scalar | OperandShape::Matrix => "4",
+                    OperandShape::Row => format!("{n} * 4"),
+                    OperandShape::Column => "l * m * 4".to_owned(),
+                    OperandShape::Scalar | OperandShape::Matrix => "4".to_owned(),
                 };
-                tensors.push(Tensor { bytes: bytes.to_owned(), scale_block: 0 });
+                tensors.push(Tensor { bytes, scale_block: 0 });
             }
         }
     }
@@ -132,20 +138,21 @@ pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
 
 /// The roles of the output tensors, `y0` first, in the order of [`tensors`].
 pub(crate) fn roles(epilogue: &Epilogue) -> Vec<Role> {
-    const D: [&str; 3] = ["L", "M", "N"];
+    let columns = columns(epilogue);
+    let d = ["L", "M", columns];
     let mut roles: Vec<Role> = Vec::new();
     for output in &epilogue.outputs {
         let name = |offset: usize| format!("y{}", roles.len() + offset);
         let new = match output.kind {
-            OutputKind::Value => vec![Role::tensor(&name(0), epilogue.element(output.of), &D)],
+            OutputKind::Value => vec![Role::tensor(&name(0), epilogue.element(output.of), &d)],
             OutputKind::Quantized { element, scale_rounding, .. } => {
                 let scale =
                     if scale_rounding.is_some() { ElementType::F8E8M0FNU } else { ElementType::F8E4M3FN };
-                vec![Role::tensor(&name(0), element, &D), Role::padded_scales(&name(1), scale)]
+                vec![Role::tensor(&name(0), element, &d), Role::padded_scales(&name(1), scale)]
             }
             OutputKind::Reduced { shape, .. } => {
                 let extents: &[&'static str] = match shape {
-                    OperandShape::Row => &["N"],
+                    OperandShape::Row => &d[2..],
                     OperandShape::Column => &["L", "M"],
                     OperandShape::Scalar | OperandShape::Matrix => &[],
                 };
@@ -281,6 +288,7 @@ fn sinks(epilogue: &Epilogue, except: Option<usize>) -> Vec<&'static str> {
 
 /// The memsets before a launch.
 pub(crate) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
+    let n = columns(epilogue).to_lowercase();
     let outputs = epilogue.outputs.iter().enumerate();
     let clears = outputs.filter_map(|(position, output)| {
         let first = index(epilogue, position);
@@ -289,7 +297,7 @@ pub(crate) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
             OutputKind::Quantized { block, .. } => Some(Clear {
                 output: first + 1,
                 byte: "0x00",
-                condition: format!(" && (problem.m % 128 != 0 || problem.n / {block} % 4 != 0)"),
+                condition: format!(" && (problem.m % 128 != 0 || problem.{n} / {block} % 4 != 0)"),
                 why: "Scales beyond the last row and column are zero.",
             }),
             OutputKind::Reduced { kind, .. } => Some(Clear {

@@ -13,6 +13,7 @@ pub(crate) fn of_plan(program: &Program, plan: &ScaledMmaPlan) -> Epilogue {
     let operands =
         plan.operands.iter().map(|operand| Operand { shape: operand.shape, element: operand.element });
     Epilogue {
+        pair: plan.pair.is_some(),
         alpha: plan.alpha.is_some(),
         c: plan.c.map(element),
         beta: plan.beta.is_some(),

@@ -94,6 +94,8 @@ pub(crate) struct Context {
     has_blocks: bool,
     /// True if all outputs are values.
     is_simple: bool,
+    /// True if the epilogue pairs columns.
+    has_pair: bool,
     is_mx: bool,
     /// The element types of A and B.
     element_a: &'static str,
@@ -118,7 +120,7 @@ pub(crate) struct Context {
 }
 
 /// An input of the epilogue function: its name, the expression that reads it, and its address.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Read {
     name: String,
     element: &'static str,
@@ -144,7 +146,8 @@ pub(crate) fn n_multiple(epilogue: &Epilogue) -> usize {
     let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
     let read = matrices.map(|matrix| matrix.element).chain(epilogue.c).map(alignment);
     let written = outputs::written(epilogue, None).into_iter().map(|output| output.n_multiple);
-    read.chain(written).max().unwrap_or(1)
+    let of_d = read.chain(written).max().unwrap_or(1);
+    if epilogue.pair { 2 * of_d } else { of_d }
 }
 
 pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
@@ -165,6 +168,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         written,
         has_blocks: outputs::has_blocks(epilogue),
         is_simple: epilogue.only_values(),
+        has_pair: epilogue.pair,
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),
         element_b: element_of(configuration.format.b),
@@ -208,7 +212,9 @@ fn reads(epilogue: &Epilogue) -> Vec<Read> {
     };
     let scalar = |name: &str| read(name, "float", "scalar", format!("p.{name}"));
     let acc = Read { read: "acc".to_owned(), ..read("acc", "float", "scalar", String::new()) };
+    let odd = Read { name: "odd".to_owned(), read: "odd".to_owned(), ..acc.clone() };
     let mut reads = vec![acc];
+    reads.extend(epilogue.pair.then_some(odd));
     reads.extend(epilogue.alpha.then(|| scalar("alpha")));
     reads.extend(epilogue.c.map(|element| {
         let ty = element_type(element);

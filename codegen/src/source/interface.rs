@@ -52,13 +52,19 @@ impl Role {
         Role { name: name.to_owned(), element: element.to_string(), extents: None, alignment: WIDE }
     }
 
-    /// An epilogue operand, by position and broadcast shape.
-    pub(crate) fn beside_d(position: usize, element: ElementType, shape: OperandShape) -> Role {
+    /// An epilogue operand, by position, broadcast shape, and the extent of D's columns.
+    pub(crate) fn beside_d(
+        position: usize,
+        element: ElementType,
+        shape: OperandShape,
+        columns: &'static str,
+    ) -> Role {
+        let d = ["L", "M", columns];
         let (extents, alignment): (&[&'static str], u32) = match shape {
             OperandShape::Scalar => (&[], (element.storage_bits() / 8) as u32),
-            OperandShape::Row => (&["N"], WIDE),
-            OperandShape::Column => (&["L", "M"], WIDE),
-            OperandShape::Matrix => (&["L", "M", "N"], WIDE),
+            OperandShape::Row => (&d[2..], WIDE),
+            OperandShape::Column => (&d[..2], WIDE),
+            OperandShape::Matrix => (&d, WIDE),
         };
         Role { alignment, ..Role::tensor(&format!("x{position}"), element, extents) }
     }

@@ -59,6 +59,7 @@ impl Fixture {
             c: None,
             beta: None,
             accumulator: ElementType::F32,
+            pair: None,
             epilogue: Vec::new(),
             operands: Vec::new(),
             outputs: vec![KernelOutput {

@@ -186,6 +186,8 @@ typedef void (*fourfold_log_fn)(void *user, int32_t level, fourfold_str line);
  *   claim       "everything", "device" or "kernels_only" [default: everything]; for query_support: a module whose
  *               program has other ops cannot be run as a whole
  *   contract    "true" lets normalization drop roundings that the program states [default: false]
+ *   keep_weights  "true" keeps the layout of params, which launches without a session would otherwise rearrange each
+ *               time where one kernel then computes two products [default: false]
  *   dispatch    file of dispatch tables, as `fourfold select` writes them, which select kernels for the targets and
  *               formats they name [default: the tables of the library]
  *   emulate     "true" runs Blackwell kernels on a Hopper GPU, for tests [default: false]

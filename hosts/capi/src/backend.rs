@@ -61,11 +61,12 @@ impl Log {
 }
 
 /// The options that the host may set, with their meaning in the header.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "target",
     "device",
     "claim",
     "contract",
+    "keep_weights",
     "dispatch",
     "emulate",
     "provision",
@@ -107,6 +108,7 @@ impl Choices {
                     .ok_or_else(|| wrong("`everything`, `device` or `kernels_only`"))?;
             }
             "contract" => self.options.contract = switch()?,
+            "keep_weights" => self.options.keep_weights = switch()?,
             "dispatch" => self.options.dispatch = Some(Arc::new(tables(value)?)),
             "emulate" => self.options.emulate = switch()?,
             "provision" => self.compile.toolchain.provision = switch()?,

@@ -12,13 +12,13 @@ use super::{known, may_divide};
 use crate::plan::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, OutputKind};
 
 impl<'a> Checker<'a> {
-    /// Follows the steps from the root's result. Returns the values inside: the root's result, then one value
-    /// per step.
+    /// Follows the steps from the root's result. Returns the values inside: the root's result, or the even columns of a
+    /// pair, then one value per step.
     pub(super) fn epilogue(&mut self) -> Option<Vec<Value>> {
         let (plan, module) = (self.plan, self.module);
-        let root = module.ops[plan.root].results[0];
+        let root = self.halves()?.0;
         let d_shape = &module.ty(root).shape;
-        self.field("accumulator", &plan.accumulator, &module.ty(root).element);
+        self.field("accumulator", &plan.accumulator, &module.ty(module.ops[plan.root].results[0]).element);
         let mut inside = vec![root];
         for (position, step) in plan.epilogue.iter().enumerate() {
             let [result] = module.ops[step.op].results[..] else {
@@ -47,7 +47,7 @@ impl<'a> Checker<'a> {
     /// order of use.
     fn read(&mut self, inside: &[Value]) {
         let plan = self.plan;
-        let inside: HashSet<Value> = inside.iter().copied().collect();
+        let inside: HashSet<Value> = inside.iter().copied().chain(self.odd()).collect();
         let mut expected: Vec<Value> = Vec::new();
         let steps = plan.epilogue.iter().flat_map(|step| &self.module.ops[step.op].operands);
         let global_scales = plan.outputs.iter().filter_map(|output| match output.kind {
@@ -67,6 +67,7 @@ impl<'a> Checker<'a> {
     fn step_operands(&self, before: &[Value], root: Value, step: &EpilogueStep) -> Option<Vec<Value>> {
         let value = |reference: &EpilogueRef| match reference {
             EpilogueRef::Accumulator => Some(root),
+            EpilogueRef::Odd => self.odd(),
             EpilogueRef::Step(step) => before.get(*step).copied(),
             EpilogueRef::Operand(operand) => self.plan.operands.get(*operand).map(|operand| operand.value),
         };
@@ -158,7 +159,7 @@ impl<'a> Checker<'a> {
         self.rule(rule.is_some(), || {
             format!("a {} operand of type {} is not supported", operand.shape, ty.element)
         });
-        let n = &self.plan.n;
+        let n = self.plan.columns();
         self.rule(rule.is_none_or(|rule| may_divide(n, rule.n_multiple)), || {
             format!("N is not aligned for a {} operand", ty.element)
         });

@@ -26,10 +26,11 @@ pub(super) fn check(
         // The outputs of the plan may still refer to missing steps or operands.
         return;
     }
-    let d = module.ty(module.ops[plan.root].results[0]);
+    let d = module.ty(inside[0]);
     let Some(rules) = capabilities.format(plan.format) else {
         return checker.rule(false, || format!("{} does not support {}", capabilities.target, plan.format));
     };
+    checker.pair_capability(rules);
     checker.capability(rules, &operands, d);
     checker.epilogue_capability(rules, d);
     checker.output_capability(rules);
@@ -82,7 +83,9 @@ impl<'a> Checker<'a> {
             OutputKind::Quantized { op, .. } | OutputKind::Reduced { op, .. } => Some(op),
         });
         let steps = self.plan.epilogue.iter().map(|step| step.op);
-        let mut planned: Vec<_> = std::iter::once(self.plan.root).chain(steps).chain(ends).collect();
+        let halves = self.plan.pair.iter().flat_map(|pair| [pair.even, pair.odd]);
+        let mut planned: Vec<_> =
+            std::iter::once(self.plan.root).chain(halves).chain(steps).chain(ends).collect();
         planned.sort_unstable();
         if planned != segment.ops {
             self.shape("the ops are not exactly the root, the steps and the sinks");
@@ -204,7 +207,7 @@ impl<'a> Checker<'a> {
         }
         for output in &plan.outputs {
             if let OutputKind::Quantized { block, .. } = output.kind {
-                let of_d = ("D", [matrices.clone(), rows.clone(), plan.n.clone()], block);
+                let of_d = ("D", [matrices.clone(), rows.clone(), plan.columns().clone()], block);
                 if !scaled.contains(&of_d) {
                     scaled.push(of_d);
                 }

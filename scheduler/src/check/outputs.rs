@@ -22,6 +22,7 @@ impl Checker<'_> {
                 let step = position.checked_sub(1).map(EpilogueRef::Step);
                 (*value, step.unwrap_or(EpilogueRef::Accumulator))
             })
+            .chain(self.odd().map(|odd| (odd, EpilogueRef::Odd)))
             .collect();
         let mut expected: Vec<KernelOutput> = Vec::new();
         for &op in &segment.ops {
@@ -30,7 +31,8 @@ impl Checker<'_> {
                 OpKind::BlockQuantize { .. } | OpKind::Reduce { .. } => self.end(op),
                 _ => {
                     let value = operation.results[0];
-                    let seen = self.is_seen(segment, value);
+                    // The product of a pair is used by its halves only, as [`Checker::halves`] checks.
+                    let seen = (plan.pair.is_none() || op != plan.root) && self.is_seen(segment, value);
                     if seen && !plan.written().any(|written| written == value) {
                         self.errors.push(CheckError::Escape { segment: self.index, value });
                     }
@@ -103,10 +105,11 @@ impl Checker<'_> {
         self.rule((1..=rules.epilogue.max_outputs).contains(&count), || {
             format!("the number of written tensors is {count}")
         });
-        let root = module.ops[plan.root].results[0];
+        let root = self.even().unwrap_or(module.ops[plan.root].results[0]);
         for output in &plan.outputs {
             let of = match output.of {
                 EpilogueRef::Accumulator => Some(root),
+                EpilogueRef::Odd => self.odd(),
                 EpilogueRef::Step(step) => plan.epilogue.get(step).map(|step| module.ops[step.op].results[0]),
                 EpilogueRef::Operand(_) => None,
             };
@@ -118,7 +121,7 @@ impl Checker<'_> {
                 OutputKind::Value { .. } => {
                     let rule = rules.outputs.iter().find(|rule| rule.element == element);
                     self.rule(rule.is_some(), || format!("an output of type {element} is not supported"));
-                    self.rule(rule.is_none_or(|rule| may_divide(&plan.n, rule.n_multiple)), || {
+                    self.rule(rule.is_none_or(|rule| may_divide(plan.columns(), rule.n_multiple)), || {
                         format!("N is not aligned for a {element} output")
                     });
                 }
@@ -128,7 +131,7 @@ impl Checker<'_> {
                     self.rule(rule.is_some(), || {
                         format!("a {codes} output with one scale per {block} is not supported")
                     });
-                    self.rule(rule.is_none_or(|multiple| may_divide(&plan.n, multiple)), || {
+                    self.rule(rule.is_none_or(|multiple| may_divide(plan.columns(), multiple)), || {
                         format!("N is not aligned for a {codes} output")
                     });
                     let blocked = module.ty(scales).layout == Some(ScaleLayout::Blocked);

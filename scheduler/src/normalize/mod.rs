@@ -13,7 +13,7 @@
 //! Regions are bounded, equal regions are rewritten once, and no limit is a time. The result depends on the
 //! arguments only. The time is proportional to the size of the program. Some rewrites are plain code, not
 //! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), and quantization
-//! and norms written out op by op (`written.rs`), and products that the target has no kernel for (`weight_only.rs`).
+//! and norms written out op by op (`written.rs`), products that the target has no kernel for (`weight_only.rs`), and pairs of products that an op combines (`pairs.rs`).
 
 mod activations;
 mod apply;
@@ -23,6 +23,7 @@ mod expression;
 mod extract;
 mod language;
 mod moves;
+mod pairs;
 mod products;
 mod proof;
 mod rebuild;
@@ -42,6 +43,7 @@ use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program, Value, verify};
 use self::apply::apply;
 use self::draft::Draft;
 use self::language::{Term, Types};
+use self::pairs::{PAIR_RULES, Pairs, pair};
 use self::rebuild::rebuild;
 use self::region::{region, roots};
 use self::rules::RULES;
@@ -189,7 +191,8 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
         why: rule.why,
         contract: rule.contract,
     });
-    rules.chain(sharing).chain(written).chain(WEIGHT_ONLY_RULES.iter().copied())
+    let of_target = WEIGHT_ONLY_RULES.iter().chain(PAIR_RULES).copied();
+    rules.chain(sharing).chain(written).chain(of_target)
 }
 
 /// Rewrites a program into an equivalent one in which products of block-scaled operands are `scaled_mma`.
@@ -197,20 +200,27 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
 ///
 /// Products of a 16-bit value and a dequantized weight stay as they are: [`normalize_for`] rewrites them.
 pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
-    normalize_by(program, options, None)
+    normalize_by(program, options, None, &Pairs::default())
 }
 
 /// Like [`normalize`], for a target. A product of a 16-bit value and a dequantized weight becomes a weight-only
-/// `scaled_mma` if the target has a kernel for it, and else the other way round, if the target's library computes it.
+/// `scaled_mma` if the target has a kernel for it, and else the other way round, if the target's library computes it. Two
+/// products that an op combines become one of a rearranged weight, if the target has a kernel for all three
+/// ([`Capabilities::formats`], `pairs`).
 pub fn normalize_for(
     program: &Program,
     options: &NormalizeOptions,
     capabilities: &Capabilities,
 ) -> Normalized {
-    normalize_by(program, options, Some(WeightOnly::of(capabilities)))
+    normalize_by(program, options, Some(WeightOnly::of(capabilities)), &Pairs::of(capabilities))
 }
 
-fn normalize_by(program: &Program, options: &NormalizeOptions, target: Option<WeightOnly>) -> Normalized {
+fn normalize_by(
+    program: &Program,
+    options: &NormalizeOptions,
+    target: Option<WeightOnly>,
+    pairs: &Pairs,
+) -> Normalized {
     /// The maximum number of rounds. A rewritten region may enable rules in another, so each round visits all regions.
     /// No known program needs more than three.
     const MOST_ROUNDS: usize = 6;
@@ -243,6 +253,12 @@ fn normalize_by(program: &Program, options: &NormalizeOptions, target: Option<We
         if !again {
             break;
         }
+    }
+    // After the rounds: products of several forms are `scaled_mma` now.
+    if pair(&mut draft, pairs, first + WEIGHT_ONLY_RULES.len()) {
+        changed = true;
+        // Both halves of a weight have the same linear scales.
+        share(&mut draft, RULES.len());
     }
     let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
@@ -341,7 +357,8 @@ fn steps(rules: &[usize]) -> Vec<Step> {
                 let sharing = SHARING_RULES.iter().map(|rule| (rule.name, false));
                 let written = WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract));
                 let weight_only = WEIGHT_ONLY_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let mut known = sharing.chain(written).chain(weight_only);
+                let pairs = PAIR_RULES.iter().map(|rule| (rule.name, rule.contract));
+                let mut known = sharing.chain(written).chain(weight_only).chain(pairs);
                 let (rule, contract) = known.nth(rule - RULES.len()).expect("a rule has a position");
                 Step { rule, contract }
             }

@@ -133,7 +133,12 @@ impl Plan {
     /// The extents of the plan, with their names in the C interface.
     pub fn dims(&self) -> Vec<(&'static str, &Dim)> {
         match self {
-            Plan::ScaledMma(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)],
+            Plan::ScaledMma(plan) => {
+                let mut dims = vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)];
+                // The columns of D, where they are not N.
+                dims.extend(plan.pair.as_ref().map(|pair| ("F", &pair.columns)));
+                dims
+            }
             Plan::Mma(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)],
             Plan::BlockQuantize(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("K", &plan.k)],
             Plan::Row(plan) => {
@@ -183,8 +188,8 @@ impl Plan {
     /// Returns the kernel's signature: a description of its operands and outputs, which the generated library
     /// also reports. A library with another signature is not launched for this plan.
     ///
-    /// The signature of a `scaled_mma` starts with the format. Then follow, where present, `alpha`, the type
-    /// of C, `beta`, and the shape and type of each epilogue operand. The outputs come last, in order:
+    /// The signature of a `scaled_mma` starts with the format. Then follow, where present, `pair` for an epilogue that pairs
+    /// columns, `alpha`, the type of C, `beta`, and the shape and type of each epilogue operand. The outputs come last, in order:
     /// - `d=bf16` is a value.
     /// - `q=f4E2M1FN:f8E4M3FN/16*x2` is codes with one scale per 16 elements, under the per-tensor scale at operand
     ///   position 2.
@@ -227,6 +232,7 @@ fn block_quantize_signature(plan: &BlockQuantizePlan) -> String {
 fn scaled_mma_signature(program: &Program, plan: &ScaledMmaPlan) -> String {
     let element = |value| program.module().ty(value).element;
     let mut parts = vec![plan.format.to_string()];
+    parts.extend(plan.pair.as_ref().map(|_| "pair".to_owned()));
     parts.extend(plan.alpha.map(|_| "alpha".to_owned()));
     parts.extend(plan.c.map(|c| format!("c={}", element(c))));
     parts.extend(plan.beta.map(|_| "beta".to_owned()));
@@ -251,6 +257,7 @@ fn output_of(program: &Program, plan: &ScaledMmaPlan, output: &KernelOutput) -> 
     if output.of != last {
         word += &match output.of {
             EpilogueRef::Accumulator => "@acc".to_owned(),
+            EpilogueRef::Odd => "@odd".to_owned(),
             EpilogueRef::Step(step) => format!("@s{step}"),
             // Unreachable in a valid plan. The word matches no kernel's signature.
             EpilogueRef::Operand(operand) => format!("@x{operand}"),

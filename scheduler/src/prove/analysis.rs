@@ -63,9 +63,13 @@ impl Analysis<KernelTerm> for Types {
                     inlined: false,
                 })
             }
-            KernelTerm::ScaledMma(_) | KernelTerm::Root(_) | KernelTerm::Accumulator => {
-                computed(Some(egraph.analysis.environment.accumulator))
-            }
+            KernelTerm::ScaledMma(_)
+            | KernelTerm::Root(_)
+            | KernelTerm::Accumulator
+            | KernelTerm::EvenAccumulator
+            | KernelTerm::OddAccumulator
+            | KernelTerm::Even(_)
+            | KernelTerm::Odd(_) => computed(Some(egraph.analysis.environment.accumulator)),
             // No type is known, so no condition on the term holds.
             KernelTerm::Mma(_) => Type { element: None, class: Class::Other, inlined: false },
             KernelTerm::Unary([_, x]) | KernelTerm::Clamp([_, x]) => computed(arithmetic(ty(x).element)),

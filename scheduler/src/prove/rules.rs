@@ -32,7 +32,11 @@ pub(super) fn rules() -> Vec<Rewrite<KernelTerm, Types>> {
             vec![Reduction(f, x)],
         ),
     ];
-    [root].into_iter().chain(joining_rules()).chain(written).collect()
+    let halves = [
+        rule("even-columns-join", "(even (kernel ?r acc))", "(kernel ?r even-acc)", Vec::new()),
+        rule("odd-columns-join", "(odd (kernel ?r acc))", "(kernel ?r odd-acc)", Vec::new()),
+    ];
+    [root].into_iter().chain(halves).chain(joining_rules()).chain(written).collect()
 }
 
 /// The rules that lift an elementwise op into the kernel of its operands.

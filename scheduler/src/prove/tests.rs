@@ -61,6 +61,7 @@ fn capability() -> FormatCapability {
             reductions: vec![ReduceKind::Amax, ReduceKind::Max],
             max_outputs: 3,
         },
+        pairs: None,
         outputs,
     }
 }
@@ -212,7 +213,14 @@ fn expression(ops: &[&str]) -> Expression {
             if position == 0 { Vec::new() } else { node.children().iter().filter_map(source).collect() };
         let sink = matches!(node, KernelTerm::Quantize(_) | KernelTerm::Reduce(_));
         let tensors = if matches!(node, KernelTerm::Quantize(_)) { 2 } else { 1 };
-        Member { term: *term, sink, operands, tensors, seen: sink || position + 1 == terms.len() }
+        Member {
+            term: *term,
+            sink,
+            operands,
+            tensors,
+            seen: sink || position + 1 == terms.len(),
+            halves: Vec::new(),
+        }
     });
     let members = members.collect();
     Expression { nodes, members, types: types(&BOTH) }
@@ -366,6 +374,7 @@ fn shared_terms_are_written_once() {
         operands: position.checked_sub(1).map(Source::Member).into_iter().collect(),
         tensors: 1,
         seen: position == 40,
+        halves: Vec::new(),
     });
     let members = members.collect();
     let mut capability = capability();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fourfold::codegen::hopper::Tile;
 
-use crate::programs::{PROGRAMS, Program, WEIGHT_ONLY_PROGRAMS};
+use crate::programs::{PAIR_PROGRAMS, PROGRAMS, Program, WEIGHT_ONLY_PROGRAMS};
 use crate::simulation::{Case, device_text, without};
 
 /// Plants faults in the kernels, each of which the simulation must find.
@@ -21,7 +21,6 @@ fn what_is_wrong_is_found() {
     let left = [2, 300, 96, 2080, 1];
     let (one, two, alone) = ([1, 1, 288, 4096, 1], [1, 2, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let near = [1, 1, 416, 8352, 1];
-    let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     let faults = [
         // Operands read before they are loaded, and multiplied before that.
         ("barrier_wait(smem.full_b(from.stage), from.phase);", "", many),
@@ -195,9 +194,35 @@ fn what_is_wrong_is_found() {
         .chain(of_terms.map(|fault| (&WEIGHT_ONLY_PROGRAMS[5], fault)))
         .chain([(&WEIGHT_ONLY_PROGRAMS[3], of_direct), (&PROGRAMS[6], of_pairs)])
         .collect();
+    assert_all_found("wrong", &all);
+}
+
+/// Plants faults in the stores of paired columns.
+#[test]
+fn what_is_wrong_with_pairs_of_columns_is_found() {
+    let (many, alone, regs) = ([1, 64, 544, 1056, 1], [1, 8, 160, 1024, 1], [1, 16, 96, 6784, 2]);
+    let faults = [
+        // Columns of the product as those of D.
+        ("(n + first_row_n<V>(quad) / kColumns * kColumns) / kPair", "n + first_row_n<V>(quad)", many),
+        ("small_m_column(first_unit, vector) / kPair,", "small_m_column(first_unit, vector),", alone),
+        ("column / kPair, p.m", "column, p.m", regs),
+        // The sum of the other row of A, that of a lane of another row of B, and a row of A stored twice.
+        ("is_odd ? sum.x : sum.y, 8)", "is_odd ? sum.y : sum.x, 8)", regs),
+        ("is_odd ? sum.x : sum.y, 8)", "is_odd ? sum.x : sum.y, 16)", regs),
+        ("write(m + is_odd, pair);", "write(m, pair);", regs),
+    ];
+    assert_all_found("wrong_pair", &faults.map(|fault| (&PAIR_PROGRAMS[0], fault)));
+}
+
+/// A program, a text of its kernel, the text that replaces it, and a case that shows the fault.
+type Planted<'a> = (&'a Program, (&'a str, &'a str, Case));
+
+/// Checks that each case passes, and that it fails with its fault. `name` names the files.
+fn assert_all_found(name: &str, all: &[Planted<'_>]) {
+    let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     // All faults must apply before the first is compiled.
     let device = device_text();
-    for (_, (what, by, _)) in &all {
+    for (_, (what, by, _)) in all {
         without(&device, what, by);
     }
     let tiles = |case: Case| match case[1] {
@@ -207,12 +232,12 @@ fn what_is_wrong_is_found() {
     };
     // Without a fault, each case passes.
     let mut faultless: BTreeMap<_, BTreeMap<Case, &Program>> = BTreeMap::new();
-    for (program, (.., case)) in &all {
+    for (program, (.., case)) in all {
         faultless.entry((program.name, tiles(*case))).or_default().insert(*case, program);
     }
-    for ((name, tiles), cases) in faultless {
+    for ((of, tiles), cases) in faultless {
         let program = cases.values().next().expect("a case");
-        let simulation = program.build(&format!("{name}_faultless"), tiles, None);
+        let simulation = program.build(&format!("{of}_faultless"), tiles, None);
         for (case, program) in cases {
             for tile in &simulation.tiles {
                 program.check(&simulation, case, Some(*tile), 0);
@@ -221,7 +246,7 @@ fn what_is_wrong_is_found() {
     }
     let is_found = |index: usize, program: &Program, (what, by, case): (&str, &str, Case)| {
         tiles(case).into_iter().any(|tile| {
-            let simulation = program.build(&format!("wrong_{index}"), vec![tile], Some((what, by)));
+            let simulation = program.build(&format!("{name}_{index}"), vec![tile], Some((what, by)));
             let check = |seed| program.check(&simulation, case, Some(tile), seed);
             (0..64).any(|seed| std::panic::catch_unwind(|| check(seed)).is_err())
         })

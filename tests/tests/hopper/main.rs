@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use fourfold::codegen::hopper::{SMALL_M, Tile};
 use fourfold_tests::random::Random;
 
-use self::programs::{BLOCKS, PROGRAMS, Program, WEIGHT_ONLY_PROGRAMS};
+use self::programs::{PAIR_PROGRAMS, PROGRAMS, Program, WEIGHT_ONLY_PROGRAMS};
 use self::simulation::{Case, Launch};
 
 /// The number of random cases.
@@ -81,7 +81,7 @@ fn cases(program: &Program) -> Vec<Case> {
         [2, 300, 288, 2080, 1],
         [3, 20, 160, 3104, 2],
     ];
-    if program.text != BLOCKS {
+    if !program.has_blocks() {
         // Outputs with blocks restrict N further.
         cases.extend([
             [1, 1, 8, 32, 132],
@@ -96,6 +96,10 @@ fn cases(program: &Program) -> Vec<Case> {
         let k = 32 * random.pick(&[1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 31, 32, 33, 63, 64]);
         let n = 32 * (1 + random.below(20) as u64);
         cases.push([random.pick(&[1, 1, 1, 2, 3]), m, n, k, random.pick(&[1, 2, 7, 24, 132])]);
+    }
+    if program.pairs() {
+        // D has half as many columns as the product.
+        cases.iter_mut().for_each(|[_, _, n, ..]| *n *= 2);
     }
     cases
 }
@@ -183,4 +187,9 @@ fn values_of_mxfp8_are_the_interpreter_s() {
 #[test]
 fn values_of_weight_only_products_are_the_interpreter_s() {
     WEIGHT_ONLY_PROGRAMS.iter().for_each(check_some);
+}
+
+#[test]
+fn pairs_of_columns_are_the_interpreter_s() {
+    PAIR_PROGRAMS.iter().for_each(check_some);
 }

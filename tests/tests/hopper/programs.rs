@@ -60,6 +60,88 @@ func @main(
 }
 ";
 
+/// F is half of N. The even columns of the product are the gate.
+const PAIR_VALUES: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], CODES_A>, %sfa: tensor<[L, M, G], SCALES>,
+    %b: tensor<[L, N, K], CODES_B>, %sfb: tensor<[L, N, G], SCALES>,
+    %alpha: tensor<[], f32>, %row: tensor<[F], f32>, %column: tensor<[L, M, 1], f16>, %matrix: tensor<[L, M, F], bf16>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb, alpha = %alpha {block = BLOCK} : tensor<[L, M, N], f32>
+  %gate = slice %d {axes = [2], starts = [0], ends = [N], steps = [2]} : tensor<[L, M, F], f32>
+  %up = slice %d {axes = [2], starts = [1], ends = [N], steps = [2]} : tensor<[L, M, F], f32>
+  %biased = add %gate, %row : tensor<[L, M, F], f32>
+  %activated = relu %biased : tensor<[L, M, F], f32>
+  %x = mul %up, %column : tensor<[L, M, F], f32>
+  %y = mul %activated, %x : tensor<[L, M, F], f32>
+  %sum = add %y, %matrix : tensor<[L, M, F], f32>
+  %z = convert %sum : tensor<[L, M, F], bf16>
+  return %y, %z
+}
+";
+
+/// Blocks of 16 columns, each a pair of columns of the product.
+pub const PAIR_BLOCKS: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], CODES_A>, %sfa: tensor<[L, M, G], SCALES>,
+    %b: tensor<[L, N, K], CODES_B>, %sfb: tensor<[L, N, G], SCALES>, %g: tensor<[], f32>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb {block = BLOCK} : tensor<[L, M, N], f32>
+  %gate = slice %d {axes = [2], starts = [0], ends = [N], steps = [2]} : tensor<[L, M, F], f32>
+  %up = slice %d {axes = [2], starts = [1], ends = [N], steps = [2]} : tensor<[L, M, F], f32>
+  %activated = relu %gate : tensor<[L, M, F], f32>
+  %y = mul %activated, %up : tensor<[L, M, F], f32>
+  %narrow = convert %y : tensor<[L, M, F], f16>
+  %q, %s = block_quantize %narrow, %g {block = 16} : tensor<[L, M, F], f4E2M1FN>, tensor<[L, M, P], f8E4M3FN, blocked>
+  %amax = reduce %y {axes = [2], keep_dims = true, kind = amax} : tensor<[L, M, 1], f32>
+  %max = reduce %y {axes = [0, 1], kind = max} : tensor<[F], f32>
+  return %q, %s, %amax, %max
+}
+";
+
+/// Programs that pair the columns of a product.
+pub const PAIR_PROGRAMS: [Program; 4] = [
+    pair_values(
+        "nvfp4_pair_values",
+        BlockFormat::NVFP4,
+        "nvfp4 pair alpha row=f32 column=f16 matrix=bf16 d=f32@s3 d=bf16",
+    ),
+    pair_values(
+        "mxfp4_pair_values",
+        BlockFormat::MXFP4,
+        "mxfp4 pair alpha row=f32 column=f16 matrix=bf16 d=f32@s3 d=bf16",
+    ),
+    pair_values(
+        "mxfp8_mxfp4_pair_values",
+        BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+        "mxfp8 x mxfp4 pair alpha row=f32 column=f16 matrix=bf16 d=f32@s3 d=bf16",
+    ),
+    Program {
+        name: "nvfp4_pair_blocks",
+        format: BlockFormat::NVFP4,
+        signature: "nvfp4 pair scalar=f32 q=f4E2M1FN:f8E4M3FN/16*x0 amax=column@s1 max=row@s1",
+        text: PAIR_BLOCKS,
+        c: "",
+        alpha: "",
+        operands: &["g"],
+        fills: &[UNWRITTEN, 0, 0, 0xFF],
+    },
+];
+
+/// A program of `PAIR_VALUES`.
+const fn pair_values(name: &'static str, format: BlockFormat, signature: &'static str) -> Program {
+    Program {
+        name,
+        format,
+        signature,
+        text: PAIR_VALUES,
+        c: "",
+        alpha: "alpha",
+        operands: &["row", "column", "matrix"],
+        fills: &[UNWRITTEN; 2],
+    }
+}
+
 pub const PROGRAMS: [Program; 8] = [
     Program {
         name: "nvfp4_values",
@@ -170,6 +252,16 @@ pub const WEIGHT_ONLY_PROGRAMS: [Program; 7] = [
 ];
 
 impl Program {
+    /// Returns whether outputs have blocks.
+    pub fn has_blocks(&self) -> bool {
+        [BLOCKS, PAIR_BLOCKS].contains(&self.text)
+    }
+
+    /// Returns whether the epilogue pairs columns.
+    pub fn pairs(&self) -> bool {
+        [PAIR_VALUES, PAIR_BLOCKS].contains(&self.text)
+    }
+
     /// The FP8 type of A, or else of B.
     pub fn fp8(&self) -> Option<ElementType> {
         [self.format.a, self.format.b]

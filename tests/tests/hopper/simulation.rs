@@ -15,7 +15,7 @@ use fourfold::{Backend, Claim};
 use fourfold_tests::built::toolchain;
 use fourfold_tests::options;
 
-use crate::programs::{BLOCKS, Program};
+use crate::programs::Program;
 
 const SIMULATION: &str = include_str!("simulate.cc");
 const INSTRUCTIONS: &str = include_str!("../../../codegen/src/hopper/device/instructions.cuh");
@@ -64,7 +64,9 @@ impl Program {
         text = text.replace("BLOCK", &block.to_string());
         text = text.replace("CODES_A", a.name()).replace("CODES_B", b.name());
         let groups = k / u64::from(block);
-        for (name, extent) in [("L", l), ("N", n), ("K", k), ("G", groups), ("P", n / 16)] {
+        let columns = if self.pairs() { n / 2 } else { n };
+        let extents = [("L", l), ("N", n), ("F", columns), ("K", k), ("G", groups), ("P", columns / 16)];
+        for (name, extent) in extents {
             for (before, after) in [("[", ","), (" ", ","), (" ", "]"), ("[", "]")] {
                 text = text.replace(&format!("{before}{name}{after}"), &format!("{before}{extent}{after}"));
             }
@@ -75,13 +77,13 @@ impl Program {
 
     /// Returns the tiles that the program's kernel may have.
     pub fn tiles(&self) -> Vec<Tile> {
-        let held = |tile: &Tile| tile.takes(self.format) && (self.text != BLOCKS || tile.has_wide_rows());
+        let held = |tile: &Tile| tile.takes(self.format) && (!self.has_blocks() || tile.has_wide_rows());
         TILES.into_iter().filter(held).collect()
     }
 
     /// Returns the specification of the kernel with the given tiles.
     fn spec(&self, tiles: &[Tile]) -> ScaledMmaSpec {
-        let (program, _) = fourfold::ir::load(&self.with([2, 0, 96, 192]))
+        let (program, _) = fourfold::ir::load(&self.with([2, 0, 192, 192]))
             .unwrap_or_else(|errors| panic!("{}", errors[0].message));
         // Everything else would quantize in a kernel of its own.
         let options = options(TARGET).claim(Claim::KernelsOnly);
@@ -180,7 +182,7 @@ impl Program {
         }
         assert!(rest.is_empty(), "{name}");
         let launch = launch_of(&words);
-        if !only_rows_are_padded && self.text != BLOCKS {
+        if !only_rows_are_padded && !self.has_blocks() {
             let mut tensors = tensors.clone();
             sample::fill_padding_with_nan(tensors.get_mut("sfb").expect("an input"));
             let given = self.run(simulation, &name, numbers, &tensors, &outputs);

@@ -97,6 +97,7 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> ScaledMm
         c: None,
         beta: None,
         accumulator: f32,
+        pair: None,
         operands: vec![operand("bias", OperandShape::Row), operand("g", OperandShape::Scalar)],
         epilogue,
         outputs,

@@ -137,6 +137,7 @@ fn plan_of(program: &Program) -> ScaledMmaPlan {
         c: operands.c,
         beta: operands.beta,
         accumulator: module.ty(module.ops[root].results[0]).element,
+        pair: None,
         epilogue: Vec::new(),
         operands: Vec::new(),
         outputs: Vec::new(),

@@ -82,6 +82,7 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
         c: None,
         beta: None,
         accumulator: ElementType::F32,
+        pair: None,
         epilogue: Vec::new(),
         operands: Vec::new(),
         outputs: vec![KernelOutput {
@@ -180,6 +181,7 @@ pub fn flattened(l: u64, m: u64) -> Fixture {
         c: None,
         beta: None,
         accumulator: ElementType::F32,
+        pair: None,
         epilogue: Vec::new(),
         operands: Vec::new(),
         outputs: vec![KernelOutput { of: EpilogueRef::Accumulator, kind: OutputKind::Value { value: y } }],

@@ -74,6 +74,7 @@ fn outputs(m: u64) -> Fixture {
         c: None,
         beta: None,
         accumulator: ElementType::F32,
+        pair: None,
         epilogue: Vec::new(),
         operands: Vec::new(),
         outputs: Vec::new(),

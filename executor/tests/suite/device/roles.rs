@@ -52,6 +52,7 @@ fn every_role(m: u64) -> Fixture {
         c: Some(value("c")),
         beta: Some(value("beta")),
         accumulator: ElementType::F32,
+        pair: None,
         epilogue: vec![EpilogueStep {
             op: ops[1],
             kind: EpilogueKind::Binary(BinaryKind::Add),

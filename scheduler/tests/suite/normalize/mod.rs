@@ -2,6 +2,7 @@
 
 mod contract;
 mod norms;
+mod pairs;
 mod random;
 mod rules;
 mod support;

@@ -5,6 +5,7 @@ mod device;
 mod kernels;
 mod order;
 mod outputs;
+mod pairs;
 mod random;
 mod reasons;
 mod rows;

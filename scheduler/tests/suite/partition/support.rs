@@ -210,6 +210,7 @@ pub fn narrow() -> Capabilities {
                 reductions: Vec::new(),
                 max_outputs: 1,
             },
+            pairs: None,
         }],
     }
 }
@@ -339,6 +340,7 @@ fn kind_text(kind: &EpilogueKind) -> String {
 fn reference(module: &Module, plan: &ScaledMmaPlan, reference: EpilogueRef) -> String {
     match reference {
         EpilogueRef::Accumulator => "acc".to_owned(),
+        EpilogueRef::Odd => "odd".to_owned(),
         EpilogueRef::Step(step) => {
             format!("%{}", module.name_of(module.ops[plan.epilogue[step].op].results[0]))
         }

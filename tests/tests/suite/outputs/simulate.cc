@@ -121,6 +121,7 @@ namespace fourfold {
 
 using ElementD = cutlass::bfloat16_t;
 constexpr int kResults = 2, kResultOfD = 0;
+constexpr int kPair = 1;
 
 // The value, and half of it.
 template <class T>

@@ -28,6 +28,7 @@ impl Computed {
     /// No alpha, no C, no steps.
     fn epilogue(self) -> Epilogue {
         Epilogue {
+            pair: false,
             alpha: false,
             c: None,
             beta: false,

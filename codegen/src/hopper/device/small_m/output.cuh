@@ -47,7 +47,8 @@ CUTLASS_DEVICE void store_small_m(Parameters const &parameters, unsigned first_u
       recompute<N>(parameters, static_cast<int>(batch), [&](int i) -> float & { return sum[i]; },
                    [&](int i) { return int2{is_there ? m : p.m, first_n + i}; });
     }
-    Place const here{static_cast<int>(batch), is_there ? m : p.m, small_m_column(first_unit, vector), p.m, static_cast<int>(p.n), 0};
+    Place const here{static_cast<int>(batch), is_there ? m : p.m, small_m_column(first_unit, vector) / kPair,
+                     p.m, static_cast<int>(p.n) / kPair, 0};
     if constexpr (kSimple) {
       if (is_there && here.contains(0, 0)) {
         write_outputs<N>(epilogue, states, here, sum);

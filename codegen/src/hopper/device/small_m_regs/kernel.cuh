@@ -176,27 +176,46 @@ CUTLASS_DEVICE void clear_sums(uint32_t own_sums, unsigned groups) {
   }
 }
 
-// Store: stores sums one at a time, without gathering them into vectors.
+// Store: stores sums one at a time, or the two of a pair of columns, without gathering them into vectors.
 template <int kAtOnce, class States>
 CUTLASS_DEVICE void store_sums(Parameters const &parameters, SmallMRegsReduce const &reduce, unsigned const &batch, unsigned const &first_unit,
                                EpilogueArguments const &epilogue, States &states) {
   SmallMParameters const &p = parameters.small_m;
   reduce.for_each_own([&](unsigned vector, unsigned inside, unsigned m, float2 sum) {
     int const column = small_m_column(first_unit, vector) + static_cast<int>(inside);
-    auto const write = [&](unsigned row, float of_row) {
-      Place const here{static_cast<int>(batch), static_cast<int>(row), column, p.m, static_cast<int>(p.n), 0};
-      cutlass::Array<float, kAtOnce> one;
-      one[0] = of_row * kFactor;
+    auto const finish = [&](unsigned row, float &of_row) {
+      of_row *= kFactor;
       if constexpr (kRecomputes) {
-        recompute<1>(parameters, static_cast<int>(batch), [&](int) -> float & { return one[0]; },
+        recompute<1>(parameters, static_cast<int>(batch), [&](int) -> float & { return of_row; },
                      [&](int) { return int2{static_cast<int>(row), column}; });
       }
+    };
+    auto const write = [&](unsigned row, cutlass::Array<float, kAtOnce> const &sums) {
+      Place const here{static_cast<int>(batch), static_cast<int>(row), column / kPair, p.m, static_cast<int>(p.n) / kPair, 0};
       if (here.contains(0, 0)) {
-        write_outputs<kAtOnce>(epilogue, states, here, one);
+        write_outputs<kAtOnce>(epilogue, states, here, sums);
       }
     };
-    write(m, sum.x);
-    write(m + 1, sum.y);
+    if constexpr (kPair == 2) {
+      finish(m, sum.x);
+      finish(m + 1, sum.y);
+      // The lanes of two adjacent rows of B differ in one bit, and all lanes of a warp have a piece. Each lane stores one
+      // of their two rows of A.
+      bool const is_odd = inside % 2 != 0;
+      float const other = __shfl_xor_sync(0xFFFFFFFFu, is_odd ? sum.x : sum.y, 8);
+      cutlass::Array<float, kAtOnce> pair;
+      pair[0] = is_odd ? other : sum.x;
+      pair[1] = is_odd ? sum.y : other;
+      write(m + is_odd, pair);
+    } else {
+      cutlass::Array<float, kAtOnce> one;
+      one[0] = sum.x;
+      finish(m, one[0]);
+      write(m, one);
+      one[0] = sum.y;
+      finish(m + 1, one[0]);
+      write(m + 1, one);
+    }
   });
 }
 
@@ -268,8 +287,8 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   __syncthreads();
   // Simple outputs store single sums, because gathering vectors takes 0.3 us more. This function is not a template, so
   // the discarded branch is compiled, too. Outputs with blocks do not compile for one element, so their kAtOnce is N.
-  constexpr int kAtOnce = kSimple ? 1 : N;
-  if constexpr (kAtOnce == 1) {
+  constexpr int kAtOnce = kSimple ? kPair : N;
+  if constexpr (kSimple) {
     EpilogueArguments const epilogue = small_m_epilogue(parameters, smem.zeros);
     auto states = begin_outputs<kAtOnce>(epilogue);
     store_sums<kAtOnce>(parameters, reduce, batch, first_unit, epilogue, states);

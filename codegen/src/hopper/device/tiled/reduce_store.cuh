@@ -86,14 +86,14 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, EpilogueArguments const &ep
   int const n = tile.n_idx * V::kTileN + warp % V::kPhaseWarps * V::kWarpN;
   if constexpr (kSimple) {
     constexpr int kColumns = 2 * V::kHalves;
-    Place const here(tile.batch, m + 2 * t, n + first_row_n<V>(quad) / kColumns * kColumns, p.m, p.n, 0);
+    Place const here(tile.batch, m + 2 * t, (n + first_row_n<V>(quad) / kColumns * kColumns) / kPair, p.m, p.n / kPair, 0);
     auto states = begin_outputs<kColumns>(epilogue);
     // Operands of all rows are loaded before the first store: D may overlap them for all that the compiler knows. With
     // more results, the registers suffice for one row at a time.
     constexpr int kRows = 2 * V::kChunks, kAtOnce = kResults == 1 ? kRows : 1;
     CUTLASS_PRAGMA_UNROLL
     for (int first = 0; first < kRows; first += kAtOnce) {
-      float values[kAtOnce][kResults][kColumns];
+      float values[kAtOnce][kResults][kColumns / kPair];
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
         int const chunk = (first + i) / 2, row = (first + i) % 2;
@@ -128,7 +128,7 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, EpilogueArguments const &ep
     __syncwarp();
     // All lanes work together, as outputs require. A lane without a row gets one outside of D.
     bool const has_row = lane() < V::kSliceM;
-    Place const here(tile.batch, has_row ? m + lane() : p.m, n, p.m, p.n, 0);
+    Place const here(tile.batch, has_row ? m + lane() : p.m, n / kPair, p.m, p.n / kPair, 0);
     auto states = begin_outputs<32>(epilogue);
     write_outputs<32>(epilogue, states, here, load_floats<32>(staging + (has_row ? lane() : 0) * V::kPitch * 4));
     end_outputs<32>(epilogue, states, here);

@@ -1,0 +1,412 @@
+//! Gate and up products become one: the rows of their weights alternate in one weight, so that columns which an op
+//! combines are adjacent, and one kernel computes both.
+//!
+//! The rewritten product is `[.., M, 2·F]`. Two slices take its even and its odd columns, which are the former products.
+//! Only weights that depend on params only are rearranged, by ordinary ops, so a session does it once.
+
+use std::collections::HashMap;
+
+use fourfold_ir::{
+    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Op, OpKind, OperandShape,
+    ScaleLayout, ScaledMma, Shape, SliceRange, TensorType, Value,
+};
+
+use super::NormalizeRule;
+use super::draft::{Draft, Note};
+use crate::geometry::{SCALE_ROWS, operand_shape, scale_bytes};
+
+/// The only rule of this module. Its position follows those of weight-only products.
+pub(crate) const PAIR_RULES: &[NormalizeRule] = &[NormalizeRule {
+    name: "combined-products-are-one",
+    why: "a column of a product depends on one row of B only, so the product of alternating rows has the columns of both \
+          products in turn. A mul by alpha rounds as the product does: to f32, and then to its type",
+    contract: false,
+}];
+
+/// The most steps between a product and the op that combines it with another.
+const MOST_STEPS: usize = 8;
+
+/// The most ops from which a weight is followed back to params.
+const MOST_OPS: usize = 64;
+
+/// The formats of a target whose kernels pair columns.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pairs {
+    formats: Vec<FormatCapability>,
+}
+
+impl Pairs {
+    pub(crate) fn of(capabilities: &Capabilities) -> Pairs {
+        let formats = capabilities.formats.iter().filter(|rules| rules.pairs.is_some());
+        Pairs { formats: formats.cloned().collect() }
+    }
+}
+
+/// The columns that an operand of a combining op is computed from: of a whole product, or a half of them.
+#[derive(Clone, Copy)]
+struct Half {
+    /// The `scaled_mma`.
+    product: Op,
+    /// The `slice` that takes the half; `None` for a whole product.
+    slice: Option<Op>,
+    /// The former value with these columns.
+    value: Value,
+    /// The first row of B.
+    first_row: u64,
+}
+
+/// The type of a product and the rules of its kernels.
+struct Kind<'a> {
+    attributes: ScaledMma,
+    rules: &'a FormatCapability,
+    /// F, the columns of each half.
+    columns: u64,
+}
+
+/// Rewrites every pair of products that an op combines; returns true if something changed. `first` is the position of the
+/// rule.
+pub(crate) fn pair(draft: &mut Draft, target: &Pairs, first: usize) -> bool {
+    if target.formats.is_empty() {
+        return false;
+    }
+    let is_binary =
+        |op: &Op| matches!(draft.module.ops[*op].kind, OpKind::Binary(_)) && !draft.note(*op).gone;
+    let mut joins: Vec<Op> = draft.module.ops.keys().filter(is_binary).collect();
+    joins.sort_by_key(|op| (draft.note(*op).position, *op));
+    let mut changed = false;
+    for join in joins {
+        if let Some((halves, kind)) = find(draft, target, join) {
+            rewrite(draft, halves, &kind, first);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Returns the halves that an op combines, if a kernel of the target computes all three.
+fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Kind<'a>)> {
+    let operation = &draft.module.ops[join];
+    let (&[left, right], &[result]) = (&operation.operands[..], &operation.results[..]) else { return None };
+    let ty = draft.module.ty(result);
+    let halves = [half(draft, left, &ty.shape)?, half(draft, right, &ty.shape)?];
+    let [even, odd] = halves;
+    let attributes = match draft.module.ops[even.product].kind {
+        OpKind::ScaledMma(attributes) => attributes,
+        _ => return None,
+    };
+    let a_of = |half: Half| {
+        let operands = draft.module.scaled_mma_operands(half.product)?;
+        Some((operands.a, operands.sfa, operands.c.is_some()))
+    };
+    let (of_even, of_odd) = (a_of(even)?, a_of(odd)?);
+    let element = |half: Half| draft.module.ty(half.value).element;
+    if of_even != of_odd || of_even.2 || element(even) != element(odd) {
+        return None;
+    }
+    let columns = ty.shape.last()?.as_fixed()?;
+    let is_whole = |half: Half| half.slice.is_none() && draft.users(half.value).len() == 1;
+    let are_apart = even.product != odd.product && is_whole(even) && is_whole(odd);
+    // Both slices of one product, which nothing else uses.
+    let product = draft.module.ops[even.product].results[0];
+    let are_of_one = even.product == odd.product
+        && even.first_row != odd.first_row
+        && even.slice.is_some()
+        && odd.slice.is_some()
+        && draft.users(product).len() == 2
+        && draft.module.ty(product).shape.last()?.as_fixed() == columns.checked_mul(2);
+    if !are_apart && !are_of_one {
+        return None;
+    }
+    let format = format(draft, even.product, attributes)?;
+    if format != self::format(draft, odd.product, attributes)? {
+        return None;
+    }
+    let rules = target.formats.iter().find(|rules| rules.format == format)?;
+    let kind = Kind { attributes, rules, columns };
+    let fits = halves.iter().all(|half| fits(draft, &kind, ty, half.product))
+        && halves.iter().all(|half| joins(draft, &kind, join, &ty.shape, *half))
+        && halves.iter().all(|half| is_constant_weight(draft, half.product));
+    fits.then_some((halves, kind))
+}
+
+fn format(draft: &Draft, product: Op, attributes: ScaledMma) -> Option<BlockFormat> {
+    let operands = draft.module.scaled_mma_operands(product)?;
+    let element = |value: Value| draft.module.ty(value).element;
+    let [a, b, scale] = [operands.a, operands.b, operands.sfb].map(element);
+    Some(BlockFormat { a, b, scale, block: attributes.block })
+}
+
+/// Follows a value back through elementwise ops that nothing else uses, to a product or a half of one.
+fn half(draft: &Draft, value: Value, shape: &Shape) -> Option<Half> {
+    let mut value = value;
+    for _ in 0..=MOST_STEPS {
+        let is_alone = draft.users(value).len() == 1 && !draft.is_output(value);
+        if !is_alone || draft.module.ty(value).shape != *shape {
+            return None;
+        }
+        let (op, kind) = draft.definition(value)?;
+        let operands = &draft.module.ops[op].operands;
+        match kind {
+            OpKind::ScaledMma(_) => return Some(Half { product: op, slice: None, value, first_row: 0 }),
+            OpKind::Slice { ranges } => return sliced(draft, op, value, ranges),
+            OpKind::Unary(_) | OpKind::Clamp { .. } | OpKind::Convert => value = *operands.first()?,
+            OpKind::Binary(_) => value = continued(draft, operands, shape)?,
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// The operand of a binary op that a product may have led to: the only one that an op computes with the shape of D.
+fn continued(draft: &Draft, operands: &[Value], shape: &Shape) -> Option<Value> {
+    let is_computed = |value: &&Value| {
+        draft.module.ty(**value).shape == *shape
+            && draft.definition(**value).is_some_and(|(_, kind)| !matches!(kind, OpKind::Constant(_)))
+    };
+    let mut computed = operands.iter().filter(is_computed);
+    let value = *computed.next()?;
+    computed.next().is_none().then_some(value)
+}
+
+/// A slice that takes the first or the last half of the columns of a product.
+fn sliced(draft: &Draft, slice: Op, value: Value, ranges: &[SliceRange]) -> Option<Half> {
+    let product = draft.module.ops[slice].operands[0];
+    let (op, OpKind::ScaledMma(_)) = draft.definition(product)? else { return None };
+    let shape = &draft.module.ty(product).shape;
+    let n = shape.last()?.as_fixed()?;
+    let &[SliceRange { axis, start, end, step: 1 }] = ranges else { return None };
+    let is_half = n.is_multiple_of(2) && [(0, n / 2), (n / 2, n)].contains(&(start, end));
+    (is_half && axis as usize + 1 == shape.len() && !draft.is_output(product)).then_some(Half {
+        product: op,
+        slice: Some(slice),
+        value,
+        first_row: start,
+    })
+}
+
+/// Returns whether the target computes the product of both weights, and writes the combined columns.
+fn fits(draft: &Draft, kind: &Kind<'_>, d: &TensorType, product: Op) -> bool {
+    let Some(operands) = draft.module.scaled_mma_operands(product) else { return false };
+    let Kind { rules, columns, .. } = kind;
+    let ([leading @ .., m, k], [_, _]) =
+        (&draft.module.ty(operands.a).shape[..], &draft.module.ty(operands.b).shape[..])
+    else {
+        return false;
+    };
+    let is_one = |dim: &Dim| dim.as_fixed() == Some(1);
+    // The blocked scales of a flattened batch have no padding.
+    let flattens = operands.sfa.is_none() || leading.iter().all(is_one) || m.is_multiple_of(SCALE_ROWS);
+    let Some(k) = k.as_fixed().filter(|k| *k > 0 && k.is_multiple_of(rules.k_multiple)) else { return false };
+    let Some(n) = columns.checked_mul(2) else { return false };
+    let scales = scale_bytes([Some(1), Some(n), Some(k)], kind.attributes.block);
+    let accumulates = rules.output(draft.module.ty(draft.module.ops[product].results[0]).element);
+    flattens
+        && 0 < *columns
+        && n <= rules.max_extent.min(rules.grid.max_columns)
+        && scales.is_some_and(|bytes| bytes <= rules.max_scale_bytes)
+        && accumulates.is_some()
+        && rules.output(d.element).is_some_and(|rule| columns.is_multiple_of(rule.n_multiple))
+}
+
+/// Returns whether an epilogue computes the combining op and every step between it and a half.
+fn joins(draft: &Draft, kind: &Kind<'_>, join: Op, shape: &Shape, half: Half) -> bool {
+    let epilogue = &kind.rules.epilogue;
+    let mut value = half.value;
+    for _ in 0..=MOST_STEPS {
+        let Some(op) = draft.users(value).first().copied() else { return false };
+        let operation = &draft.module.ops[op];
+        let element = draft.module.ty(operation.results[0]).element;
+        let is_step = match &operation.kind {
+            OpKind::Unary(kind) => epilogue.unary.contains(kind),
+            OpKind::Binary(kind) => epilogue.binary.contains(kind),
+            OpKind::Clamp { .. } => epilogue.clamp,
+            OpKind::Convert => true,
+            _ => false,
+        };
+        // FP8 can only be written or widened, which an op between the halves would do for nothing.
+        if !is_step || !epilogue.elements.contains(&element) || !element.is_arithmetic() {
+            return false;
+        }
+        if op == join {
+            return true;
+        }
+        let others = operation.operands.iter().filter(|operand| **operand != value);
+        if !others.clone().all(|other| is_readable(draft, kind, *other, shape)) {
+            return false;
+        }
+        value = operation.results[0];
+    }
+    false
+}
+
+fn is_readable(draft: &Draft, kind: &Kind<'_>, value: Value, d: &Shape) -> bool {
+    let ty = draft.module.ty(value);
+    if ty.layout.is_some() {
+        return false;
+    }
+    let Some(shape) = operand_shape(&ty.shape, d) else { return false };
+    let rule = kind.rules.epilogue.operand(shape).and_then(|rule| rule.element(ty.element));
+    rule.is_some_and(|rule| shape != OperandShape::Matrix || kind.columns.is_multiple_of(rule.n_multiple))
+}
+
+/// Returns whether B and its scales depend on params only.
+fn is_constant_weight(draft: &Draft, product: Op) -> bool {
+    let Some(operands) = draft.module.scaled_mma_operands(product) else { return false };
+    let mut open = vec![operands.b, operands.sfb];
+    let mut left = MOST_OPS;
+    while let Some(value) = open.pop() {
+        if left == 0 {
+            return false;
+        }
+        left -= 1;
+        match draft.module.defining_op(value) {
+            Some(op) => open.extend(&draft.module.ops[op].operands),
+            None if draft.module.is_param(value) => {}
+            None => return false,
+        }
+    }
+    true
+}
+
+fn rewrite(draft: &mut Draft, halves: [Half; 2], kind: &Kind<'_>, rule: usize) {
+    let operands = halves.map(|half| draft.module.scaled_mma_operands(half.product));
+    let [Some(of_even), Some(of_odd)] = operands else { return };
+    let [even, odd] = halves;
+    let position = draft.note(even.product).position.min(draft.note(odd.product).position);
+    let mut from: Vec<Op> =
+        halves.iter().flat_map(|half| [Some(half.product), half.slice]).flatten().collect();
+    from.sort_unstable();
+    from.dedup();
+    let mut writer = Writer { draft, position, from, rule, rows: HashMap::new() };
+    let b = writer.interleaved([(of_even.b, even.first_row), (of_odd.b, odd.first_row)], kind.columns);
+    let scales = [of_even.sfb, of_odd.sfb].map(|scales| writer.linear(scales));
+    let linear = writer.interleaved([(scales[0], even.first_row), (scales[1], odd.first_row)], kind.columns);
+    let sfb = writer.swizzled(linear, ScaleLayout::Blocked);
+    // An alpha of its own is a step of the epilogue.
+    let shared = of_even.alpha.filter(|alpha| of_odd.alpha == Some(*alpha));
+    let own = if shared.is_some() { [None; 2] } else { [of_even.alpha, of_odd.alpha] };
+    let ty = writer.draft.module.ty(even.value).clone();
+    let accumulator = if own == [None; 2] { ty.element } else { ElementType::F32 };
+    let attributes = ScaledMma { alpha: shared.is_some(), c: false, beta: false, ..kind.attributes };
+    let read = [Some(of_even.a), of_even.sfa, Some(b), Some(sfb), shared];
+    let mut wide = TensorType::new(ty.shape.clone(), accumulator);
+    if let Some(last) = wide.shape.last_mut() {
+        *last = Dim::fixed(2 * kind.columns);
+    }
+    let axis = wide.shape.len() - 1;
+    let name = format!("{}.pair", writer.draft.module.name_of(even.value));
+    let product =
+        writer.add(OpKind::ScaledMma(attributes), read.into_iter().flatten().collect(), &name, wide);
+    for ((half, start), alpha) in halves.into_iter().zip([0, 1]).zip(own) {
+        let range = SliceRange { axis: axis as u32, start, end: 2 * kind.columns, step: 2 };
+        let mut steps = vec![(OpKind::Slice { ranges: vec![range] }, vec![product])];
+        steps.extend(alpha.map(|alpha| (OpKind::Binary(BinaryKind::Mul), vec![alpha])));
+        steps.extend((accumulator != ty.element).then(|| (OpKind::Convert, Vec::new())));
+        writer.redefine(half, steps, TensorType::new(ty.shape.clone(), accumulator));
+    }
+    let from = writer.from.clone();
+    draft.remove_unused(from);
+}
+
+/// Adds the ops of one rewritten pair.
+struct Writer<'a> {
+    draft: &'a mut Draft,
+    position: usize,
+    from: Vec<Op>,
+    rule: usize,
+    /// By value and first row: a half of its rows.
+    rows: HashMap<(Value, u64), Value>,
+}
+
+impl Writer<'_> {
+    fn note(&self, from: Vec<Op>) -> Note {
+        Note { position: self.position, made: Some((from, vec![self.rule])), ..Note::default() }
+    }
+
+    fn add(&mut self, kind: OpKind, operands: Vec<Value>, name: &str, ty: TensorType) -> Value {
+        // Only what is computed in each call replaces ops of the program.
+        let from = if matches!(kind, OpKind::ScaledMma(_)) { self.from.clone() } else { Vec::new() };
+        let note = self.note(from);
+        let op = self.draft.add(kind, operands, name, ty, note);
+        self.draft.module.ops[op].results[0]
+    }
+
+    /// Adds the steps after the product, the last of which defines the half's value.
+    fn redefine(&mut self, half: Half, steps: Vec<(OpKind, Vec<Value>)>, ty: TensorType) {
+        let name = self.draft.module.name_of(half.value).to_owned();
+        let last = steps.len() - 1;
+        let mut before: Option<Value> = None;
+        for (index, (kind, others)) in steps.into_iter().enumerate() {
+            let operands: Vec<Value> = before.into_iter().chain(others).collect();
+            if index < last {
+                let name = format!("{name}.{}", if index == 0 { "columns" } else { "scaled" });
+                before = Some(self.add(kind, operands, &name, ty.clone()));
+                continue;
+            }
+            let note = self.note(self.from.clone());
+            let made = self.draft.redefine(&[half.value], kind, operands, note);
+            let replaced = half.slice.unwrap_or(half.product);
+            self.draft.note_mut(replaced).successor = Some(made);
+            if half.slice.is_some() {
+                self.draft.note_mut(half.product).successor = Some(made);
+            }
+        }
+    }
+
+    /// Scales in the linear layout.
+    fn linear(&mut self, scales: Value) -> Value {
+        if let Some((op, OpKind::SwizzleScales)) = self.draft.definition(scales) {
+            let before = self.draft.module.ops[op].operands[0];
+            if self.draft.module.ty(before).layout == Some(ScaleLayout::Linear) {
+                return before;
+            }
+        }
+        match self.draft.module.ty(scales).layout {
+            Some(ScaleLayout::Linear) => scales,
+            _ => self.swizzled(scales, ScaleLayout::Linear),
+        }
+    }
+
+    fn swizzled(&mut self, scales: Value, layout: ScaleLayout) -> Value {
+        let ty = TensorType { layout: Some(layout), ..self.draft.module.ty(scales).clone() };
+        let name = format!("{}.{layout}", self.draft.module.name_of(scales));
+        self.add(OpKind::SwizzleScales, vec![scales], &name, ty)
+    }
+
+    /// A matrix of the rows of two matrices in turn, each `rows` from a first one on.
+    fn interleaved(&mut self, halves: [(Value, u64); 2], rows: u64) -> Value {
+        let of = self.draft.module.ty(halves[0].0).clone();
+        let width = of.shape[of.shape.len() - 1].clone();
+        let shaped = |shape: Vec<Dim>| TensorType { shape: shape.into_iter().collect(), ..of.clone() };
+        let name = self.draft.module.name_of(halves[0].0).to_owned();
+        let parts = halves.map(|(value, first)| {
+            let part = self.rows_of(value, first, rows);
+            let ty = shaped(vec![Dim::fixed(rows), Dim::fixed(1), width.clone()]);
+            let name = format!("{}.rows", self.draft.module.name_of(value));
+            self.add(OpKind::Reshape, vec![part], &name, ty)
+        });
+        let ty = shaped(vec![Dim::fixed(rows), Dim::fixed(2), width.clone()]);
+        let both = self.add(OpKind::Concat { axis: 1 }, parts.to_vec(), &format!("{name}.beside"), ty);
+        let ty = shaped(vec![Dim::fixed(2 * rows), width]);
+        self.add(OpKind::Reshape, vec![both], &format!("{name}.pair"), ty)
+    }
+
+    /// `rows` rows of a matrix from a first one on.
+    fn rows_of(&mut self, value: Value, first: u64, rows: u64) -> Value {
+        let ty = self.draft.module.ty(value).clone();
+        if ty.shape[0].as_fixed() == Some(rows) {
+            return value;
+        }
+        if let Some(known) = self.rows.get(&(value, first)) {
+            return *known;
+        }
+        let mut shape = ty.shape.clone();
+        shape[0] = Dim::fixed(rows);
+        let range = SliceRange { axis: 0, start: first, end: first + rows, step: 1 };
+        let name = format!("{}.half", self.draft.module.name_of(value));
+        let part =
+            self.add(OpKind::Slice { ranges: vec![range] }, vec![value], &name, TensorType { shape, ..ty });
+        self.rows.insert((value, first), part);
+        part
+    }
+}
