@@ -148,12 +148,28 @@ fn what_is_wrong_is_found() {
     ];
     // Outputs with blocks: units that both CTAs store.
     let of_blocks = [(">= first + others;", ">= first;", regs)];
-    // A of 16 bits: another byte of a word of B, another thread's scales, swapped panels, and another K step of A.
+    // A of 16 bits: another byte of a word of B, another thread's scales, and swapped panels.
     let of_16_bits = [
         (": 0x4440 + t;", ": 0x4440 + (t ^ 1);", many),
         ("scales[0][i], word, 4);", "scales[0][i], word ^ 1, 4);", many),
         ("(block * 2 + panel) * kPanelRowBytes", "(block * 2 + 1 - panel) * kPanelRowBytes", many),
-        ("first = chunk_at + lane() % 4 * 64", "first = chunk_at + (lane() % 4 ^ 1) * 64", regs),
+        // Copied A: another thread's, read before it arrives, and pieces that are not where they are read.
+        (
+            "piece = (t * V::kBlocks + block) * kWordsA",
+            "piece = ((t ^ 1) * V::kBlocks + block) * kWordsA",
+            regs,
+        ),
+        (
+            "cp_async_wait<0>();\n    __syncwarp();\n    CUTLASS_PRAGMA_UNROLL\n    for (int column",
+            "CUTLASS_PRAGMA_UNROLL\n    for (int column",
+            regs,
+        ),
+        (
+            "to + row * V::kRowBytesA + small_m_regs_piece(row, place) * 16",
+            "to + row * V::kRowBytesA + place * 16",
+            regs,
+        ),
+        ("from_row = min(row, p.small_m.m - 1u);", "from_row = 0;", regs),
     ];
     // B of 8 bits: another part of codes, and scales of another part.
     let of_8_bits = [

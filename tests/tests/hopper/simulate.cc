@@ -718,13 +718,16 @@ inline void store_words(uint32_t address, uint32_t x, uint32_t y, uint32_t z, ui
   uint4 const words{x, y, z, w};
   std::memcpy(simulation::at(address, 16, 16), &words, 16);
 }
-template <class T>
-inline void prefetch_scalar(T const *number, uint32_t unused) {
-  if constexpr (sizeof(T) == 4) {
-    uint32_t word;
-    std::memcpy(&word, number, 4);
-    simulation::store(unused, word);
-  }
+template <class Arguments>
+inline void prefetch_scalars(Arguments const &epilogue, uint32_t unused) {
+  for_each_scalar(epilogue, [&](auto const *number) {
+    if constexpr (sizeof(*number) == 4) {
+      uint32_t word;
+      std::memcpy(&word, number, 4);
+      simulation::store(unused, word);
+      unused += 4;
+    }
+  });
 }
 inline float2 load_pair(uint32_t address) {
   float2 result;
@@ -732,7 +735,7 @@ inline float2 load_pair(uint32_t address) {
   return result;
 }
 inline uint64_t evict_first() { return 0; }
-inline void cp_async(uint32_t to, void const *from, uint32_t inside, uint64_t) {
+inline void cp_async(uint32_t to, void const *from, uint32_t inside, uint64_t = 0) {
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
     simulation::fail("a copy is not aligned");
   }

@@ -275,15 +275,18 @@ CUTLASS_DEVICE cutlass::Array<float, N> load_floats(uint32_t address) {
 }
 // Prefetches 32 bytes into L2. It reads no value: later writes by others remain visible.
 CUTLASS_DEVICE void prefetch_l2(void const *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
-// Prefetches a scalar, into L1 if it has 4 bytes, the least that cp.async copies, and otherwise into L2. No thread
-// waits for the copy or reads `unused`.
-template <class T>
-CUTLASS_DEVICE void prefetch_scalar(T const *number, uint32_t unused) {
-  if constexpr (sizeof(T) == 4) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unused), "l"(number) : "memory");
-  } else {
-    prefetch_l2(number);
-  }
+// Prefetches the scalars of the epilogue: those of 4 bytes, the least that cp.async copies, into L1, others into L2. No
+// thread waits for the copies or reads `unused`. Each copy has its own word: two copies into one word are a hazard.
+template <class Arguments>
+CUTLASS_DEVICE void prefetch_scalars(Arguments const &epilogue, uint32_t unused) {
+  for_each_scalar(epilogue, [&](auto const *number) {
+    if constexpr (sizeof(*number) == 4) {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unused), "l"(number) : "memory");
+      unused += 4;
+    } else {
+      prefetch_l2(number);
+    }
+  });
 }
 CUTLASS_DEVICE float2 load_pair(uint32_t address) {
   float2 result;
@@ -302,6 +305,9 @@ CUTLASS_DEVICE void cp_async(uint32_t to, void const *from, uint32_t inside, uin
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
                "r"(inside), "l"(policy)
                : "memory");
+}
+CUTLASS_DEVICE void cp_async(uint32_t to, void const *from, uint32_t inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside) : "memory");
 }
 CUTLASS_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>

@@ -13,6 +13,9 @@ inline Divisor divisor(uint32_t number) {
   return {number, static_cast<uint32_t>((power + number - 1) / number), 31 + bits};
 }
 
+// The target of copies that prefetch scalars: a word for each of at most eight.
+constexpr int kUnusedBytes = 4 * 8;
+
 // Flags per split: one for each consumer warp, of which a CTA has at most 16.
 constexpr int kSplitFlags = 16;
 

@@ -39,7 +39,7 @@ CUTLASS_DEVICE void load_small_m(Parameters const &parameters, SmallMWork const 
   }
   if (threadIdx.x == 0) {
     // Prefetches scalars: the store would otherwise wait for memory.
-    for_each_scalar(parameters.epilogue, [&](auto const *number) { prefetch_scalar(number, smem.unused); });
+    prefetch_scalars(parameters.epilogue, smem.unused);
   }
   if (cluster.mask > 0) {
     if (threadIdx.x == 0) {

@@ -41,7 +41,7 @@
 //                                       this one still multiplies, so it overlaps nothing
 //   zeros          kZeroBytes           read instead of sums that a warp does not have, and by small_m_epilogue
 //   exchange_full  8                    the mbarrier
-//   unused         8                    the target of prefetch copies
+//   unused         kUnusedBytes         the target of prefetch copies
 //
 // Pipeline of a warp for kStages = 2. ci is its i-th chunk. Codes are in registers when a stage is released.
 //            load                                mainloop
@@ -89,7 +89,7 @@ struct SmallM {
   static constexpr int kMaxN = kMaxGroups * kGroupN, kVectors = kMaxCluster * kWidth;
   static constexpr int kTotalBytes = (kMaxN > kVectors ? kMaxN : kVectors) * kTileM * 4, kZeroBytes = 128;
   // The barrier exchange_full, and bytes that no thread reads.
-  static constexpr int kBarrierBytes = 16, kAlignment = 128;
+  static constexpr int kBarrierBytes = 8 + kUnusedBytes, kAlignment = 128;
   // Two stages: 74 KB in flight per SM are enough. With more stages, the same number of bytes takes longer.
   static constexpr int kStages = 2, kRingBytes = kStages * kChunkBytes;
   static constexpr int kShared =

@@ -75,18 +75,24 @@ CUTLASS_DEVICE void init_stage_barriers(uint32_t barriers) {
   fence_barrier_init();
 }
 
-// Load: issues the loads of a warp's chunk of A, of its scales to `sfa`, and of its first group of B. Then initializes
+// Load: issues the loads of a warp's chunk of A, of its first group of B, and of SFA to `own_sums`, or of an A of more
+// than 4 bits. Then initializes
 // the CTA's barriers.
-CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const &smem, SmallMRegsProducer &source, uint32_t sfa,
+CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const &smem, SmallMRegsProducer &source, uint32_t own_sums,
                               int first_atom_m, unsigned warp, bool has_chunk, bool is_one, bool is_of_pair, unsigned groups,
                               unsigned others) {
   using V = SmallMRegs;
   source.next();
   if (has_chunk && is_one) {
     if constexpr (V::kLoadsA) {
-      source.fetch_a(sfa, first_atom_m);
+      source.fetch_a(own_sums, first_atom_m);
     }
     source.fetch(0, 0);
+  }
+  if constexpr (!V::kLoadsA) {
+    if (has_chunk) {
+      source.copy_a(own_sums);
+    }
   }
   if (warp == 0 && is_one) {
     barrier_init(smem.sums_full, V::kThreads);
@@ -107,7 +113,7 @@ CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const
   }
   if (threadIdx.x == 0) {
     // Prefetches scalars: the store would otherwise wait for memory.
-    for_each_scalar(parameters.epilogue, [&](auto const *number) { prefetch_scalar(number, smem.unused); });
+    prefetch_scalars(parameters.epilogue, smem.unused);
   }
 }
 
@@ -123,7 +129,7 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
     // at most two CTAs share K, but the compiler does not know this.
     source.barriers += fragments_a.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
   } else {
-    fragments_a.decode_from_memory(p, source.batch, source.chunk * V::kChunkK);
+    fragments_a.decode_copied(p, source.batch, source.chunk * V::kChunkK, own_sums);
   }
   own_sums += lane() * 16;
   uint32_t phase = 0;
@@ -202,7 +208,7 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   uint32_t const rings = rematerialize((shared_address(shared) + V::kAlignment - 1) & ~(V::kAlignment - 1u));
   uint32_t const all_scales = rings + V::kWarps * V::kRingBytes, all_sums = all_scales + V::kWarps * V::kSfbRingBytes;
   uint32_t const exchange = all_sums + V::kWarps * V::kOwnSums, zeros = exchange + V::kExchangeBytes;
-  uint32_t const unused = zeros + V::kZeroBytes, all_barriers = unused + V::kUnusedBytes;
+  uint32_t const unused = zeros + V::kZeroBytes, all_barriers = unused + kUnusedBytes;
   uint32_t const ring = rings + warp * V::kRingBytes, scales = all_scales + warp * V::kSfbRingBytes;
   uint32_t const barriers = all_barriers + warp * V::kBarriers * 8, sums_full = all_barriers + V::kWarps * V::kBarriers * 8;
   uint32_t const exchange_full = sums_full + 8, totals = all_scales;

@@ -1,4 +1,4 @@
-// Loads a warp's operands by TMA.
+// Loads a warp's operands: by TMA, and an A of more than 4 bits by cp.async.
 
 #ifndef FOURFOLD_HOST
 // The order in which warps multiply a CTA's parts of 32 rows: parts that the other CTA stores come first. Of two CTAs
@@ -18,6 +18,10 @@ struct SmallMRegsOrder {
     return (part < first ? part + parts : part) >= first + others;
   }
 };
+
+// Returns the place of a piece of a row of A in shared memory. Eight lanes read pieces of two rows together, one for each
+// thread of a quad: with this order, from different banks.
+CUTLASS_DEVICE unsigned small_m_regs_piece(unsigned row, unsigned piece) { return piece ^ (piece / 8 * 2 | row % 2); }
 
 // Loads a warp's groups from one elected lane. At first it requests one group, because the first groups of all warps
 // arrive at memory bandwidth. Later, it loads one group while another is multiplied.
@@ -46,6 +50,23 @@ struct SmallMRegsProducer {
     barrier_expect_tx(barriers + 8, kRegsM * V::kRowBytes + V::kSfaBytes);
     tma_load(p.a_map, ring + V::kCodeBytes, barriers + 8, byte, 0, batch);
     tma_load(p.sfa_map, sfa, barriers + 8, 0, chunk * V::kChunkAtoms, first_atom_m);
+  }
+
+  // Loads an A of more than 4 bits to `to`, with all lanes: a warp copies 512 adjacent bytes at a time. Threads that read
+  // their parts of rows from global memory would touch a line of it each. Rows past M are clamped to the last: their
+  // sums are not stored. Elements past K are 0.
+  CUTLASS_DEVICE void copy_a(uint32_t to) const {
+    unsigned const row_bytes = small_m_row_bytes_a(p.small_m), begin = static_cast<unsigned>(chunk) * V::kRowBytesA;
+    uint8_t const *const a = p.small_m.a + static_cast<unsigned>(batch) * p.small_m.a_stride;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kRegsM * V::kPiecesA / 32; ++i) {
+      unsigned const piece = i * 32 + lane(), row = piece / V::kPiecesA, place = piece % V::kPiecesA;
+      unsigned const byte = begin + place * 16, from_row = min(row, p.small_m.m - 1u);
+      bool const is_inside = byte < row_bytes;
+      cp_async(to + row * V::kRowBytesA + small_m_regs_piece(row, place) * 16,
+               a + (static_cast<uint64_t>(from_row) * row_bytes + (is_inside ? byte : 0)), is_inside ? 16 : 0);
+    }
+    cp_async_commit();
   }
 
   // Finds the next part. All lanes execute it, so that the compiler knows the result to be uniform.

@@ -28,29 +28,39 @@ struct SmallMRegsA {
   using V = SmallMRegs;
   uint32_t of[V::kColumns][V::kBlocks][4][2][2];
 
-  // Decodes an A of more than 4 bits from global memory. `chunk_at` is the chunk's first element of K. Rows past M are
-  // clamped to the last: their sums are not stored.
-  CUTLASS_DEVICE void decode_from_memory(SmallMParameters const &p, unsigned batch, unsigned chunk_at) {
-    unsigned const quad = lane() / 4, first = chunk_at + lane() % 4 * 64, row_bytes = small_m_row_bytes_a(p);
-    uint8_t const *const a = p.a + batch * p.a_stride, *const sfa = p.sfa + batch * p.sfa_stride;
+  // Returns a thread's scale of a block of a row of an A of 8 bits, whose elements begin at `k`; 0 past K.
+  CUTLASS_DEVICE static uint32_t scale_from_memory(SmallMParameters const &p, uint8_t const *sfa, unsigned row, unsigned k) {
+    if (k * kBitsA / 8 >= small_m_row_bytes_a(p)) {
+      return 0;
+    }
+    return load_ordered(sfa + (k / kAtomK * kAtomBytes + min(row, p.m - 1u) * 16 + k / kScaleVector % 4));
+  }
+
+  // Decodes an A of more than 4 bits, which copy_a has copied to `from`. `chunk_at` is the chunk's first element of K.
+  CUTLASS_DEVICE void decode_copied(SmallMParameters const &p, unsigned batch, unsigned chunk_at, uint32_t from) {
+    unsigned const quad = lane() / 4, t = lane() % 4;
+    uint32_t scales[V::kColumns][V::kBlocks] = {};
+    if constexpr (kHasScalesA) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < V::kColumns * V::kBlocks; ++i) {
+        int const column = i / V::kBlocks, block = i % V::kBlocks;
+        scales[column][block] =
+            scale_from_memory(p, p.sfa + batch * p.sfa_stride, column * 8 + quad, chunk_at + t * 64 + block * 32);
+      }
+    }
+    cp_async_wait<0>();
+    __syncwarp();
     CUTLASS_PRAGMA_UNROLL
     for (int column = 0; column < V::kColumns; ++column) {
-      unsigned const row = min(column * 8 + quad, p.m - 1u);
+      unsigned const row = column * 8 + quad;
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < V::kBlocks; ++block) {
-        unsigned const k = first + block * 32;
-        bool const is_inside = k / 8 * kBitsA < row_bytes;
-        uint8_t const *const from = a + (static_cast<uint64_t>(row) * row_bytes + k / 8 * kBitsA);
-        uint32_t scale = 0;
-        uint4 runs[kWordsA] = {};
-        if (is_inside) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int run = 0; run < kWordsA; ++run) {
-            runs[run] = load_ordered(reinterpret_cast<uint4 const *>(from + run * 16));
-          }
-          if constexpr (kHasScalesA) {
-            scale = load_ordered(sfa + (k / kAtomK * kAtomBytes + row * 16 + k / kScaleVector % 4));
-          }
+        uint32_t const scale = scales[column][block];
+        uint4 runs[kWordsA];
+        CUTLASS_PRAGMA_UNROLL
+        for (int run = 0; run < kWordsA; ++run) {
+          unsigned const piece = (t * V::kBlocks + block) * kWordsA + run;
+          runs[run] = load_words(from + row * V::kRowBytesA + small_m_regs_piece(row, piece) * 16);
         }
         CUTLASS_PRAGMA_UNROLL
         for (int word = 0; word < 4; ++word) {

@@ -7,9 +7,9 @@
 // A group is 16 rows of B, two runs of kRunN; a part is kStages = 2 groups.
 //
 // Warp roles. Each warp fills its own ring: there are no producer warps, and no empty barriers.
-//   warp w, w < chunks   an elected lane loads A, B and their scales by TMA; all lanes load an A of more than 4 bits,
-//                        with its scales, from global memory. They decode A into registers, then
-//                        decode and multiply one group of B after the other. Then, like all warps, reduce and store.
+//   warp w, w < chunks   an elected lane loads A, B and their scales by TMA; all lanes copy an A of more than 4 bits by
+//                        cp.async, and read its scales from global memory. They decode A into registers, then decode
+//                        and multiply one group of B after the other. Then, like all warps, reduce and store.
 //   other warps          store zeros as their sums. Then reduce and store.
 //   warp 0               its elected lane initializes sums_full and exchange_full; lane 0 prefetches scalars of the
 //                        epilogue.
@@ -25,6 +25,7 @@
 //                          only.
 //   barrier.cluster        of a pair: all arrive once all barriers are initialized. They wait in send(), or after the
 //                          mainloop if nothing is sent.
+//   cp.async, __syncwarp   a lane waits for its own copies of A, then for those of other lanes.
 //   __syncwarp             before the elected lane loads the next group over the previous one, whose sums are kept.
 //
 // Shared memory, aligned to kAlignment = 1024 bytes, as TMA swizzles rows of 128 bytes. Each array up to `exchange` is
@@ -32,7 +33,8 @@
 //   rings          kWarps * kRingBytes     per warp kStages groups of codes; stage 1 has A at first
 //   scales         kWarps * kSfbRingBytes  per warp SFB of two parts. At the end `totals`, the sums by vector, unless
 //                                          kSimple
-//   sums           kWarps * kOwnSums       per warp the sums of all its groups; at first SFA of its chunk
+//   sums           kWarps * kOwnSums       per warp the sums of all its groups; at first SFA of its chunk,
+//                                          or an A of more than 4 bits
 //   exchange       kExchangeBytes          sums that the other CTA sends
 //   zeros, unused  kZeroBytes, kUnusedBytes  zeros for addresses of scalars; the target of prefetch copies
 //   barriers       (kWarps * kBarriers + 2) * 8  of each warp's stages, then sums_full, then exchange_full
@@ -53,8 +55,10 @@ struct SmallMRegs {
   // A group is two runs of rows, 32 apart, and a part is two groups. The scales of all four runs are adjacent.
   static constexpr int kChunkK = Shared::kChunkK, kChunkAtoms = Shared::kChunkAtoms, kRowBytes = kChunkK / 2;
   static constexpr int kBlocks = Shared::kBlocks;
-  // True if A is loaded into a stage. An A of more than 4 bits is larger than a stage: threads load it into registers.
+  // True if A is loaded into a stage by TMA. An A of more than 4 bits is larger than a stage: its pieces of 16 bytes are
+  // copied to the place of the warp's sums.
   static constexpr bool kLoadsA = kBitsA == 4;
+  static constexpr int kRowBytesA = kChunkK * kBitsA / 8, kPiecesA = kRowBytesA / 16;
   static constexpr int kRunBytes = kRunN * kRowBytes, kCodeBytes = 2 * kRunBytes;
   static constexpr int kSfbRowBytes = kRunN * 16, kSfbBytes = kChunkAtoms * kSfbRowBytes, kSfbRoom = kChunkK / 64 * kSfbRowBytes;
   static constexpr int kSfaRowBytes = kRegsM * 16, kSfaBytes = kChunkAtoms * kSfaRowBytes;
@@ -68,9 +72,10 @@ struct SmallMRegs {
   // One of two CTAs stores as many units as the other, or one more.
   static constexpr int kExchangeBytes = (kMaxUnits + 1) / 2 * kGroups * kSumBytes;
   // Zeros, bytes that no thread reads, and the barriers: one per stage of a warp, and two of the CTA.
-  static constexpr int kZeroBytes = 16, kUnusedBytes = 16, kBarriers = kStages, kAlignment = 1024;
+  static constexpr int kZeroBytes = 16, kBarriers = kStages, kAlignment = 1024;
   static constexpr int kShared = kAlignment + kWarps * (kRingBytes + kSfbRingBytes + kOwnSums) + kExchangeBytes + kZeroBytes + kUnusedBytes +
                                  (kWarps * kBarriers + 2) * 8;
   // SFA lies where the first sums will be stored.
   static_assert(kShared <= 227 * 1024 && kTotalBytes <= kWarps * kSfbRingBytes && kSfaBytes <= kOwnSums);
+  static_assert(kLoadsA || kRegsM * kRowBytesA <= kOwnSums);
 };

@@ -163,7 +163,7 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
           grid_dependency_wait();
         }
         // Prefetches scalars: otherwise the epilogue of each slice waits for memory.
-        for_each_scalar(p.epilogue, [&](auto const *number) { prefetch_scalar(number, smem.unused()); });
+        prefetch_scalars(p.epilogue, smem.unused());
       }
       if constexpr (V::kDecodesAhead) {
         decode_ahead<V>(p);

@@ -44,8 +44,8 @@
 //   b(stage)        kStages * kStageBytes  kTileN rows of codes of each part of a K block, kPartBytes each, then SFB of
 //                                          kSfbAtomsN * 128 rows
 //   staging(warp)   kStagingBytes          rows of D for outputs with blocks; empty if kSimple
-//   barrier(index)  kBarrierBytes          the mbarriers; the last 8 bytes are `unused`, the target of prefetch copies,
-//                                          and those before them `zero`
+//   barrier(index)  kBarrierBytes          the mbarriers, then `zero`, 8 bytes, and `unused`, kUnusedBytes, the target of
+//                                          prefetch copies
 //
 // Pipeline of mainloop_two_buffers, kStages = 3 and kPhases = 1; bi is K block i, placed where its loads are issued.
 // A and B share one ring position, but have their own barriers. Codes of B are in registers once the block's wgmma are
@@ -146,7 +146,7 @@ struct Tiled {
   static_assert(kExchangeBytes <= (kPhases == 1 ? kStages : 1) * kABytes && kPartialBytes <= kABytes);
   // Consumers take the registers that producers release.
   static_assert(kConsumerRegisters * kGroups + kProducerRegisters <= 65536 / (kThreads + kSpareThreads) / 8 * 8 * (kGroups + 1));
-  static_assert((3 + kFullBarriersA) * kStages + 2 + kWarps <= kBarrierBytes / 8 - 2);
+  static_assert((3 + kFullBarriersA) * kStages + 2 + kWarps <= (kBarrierBytes - kUnusedBytes) / 8 - 1);
   static_assert(kSimple || kTileN == 256, "a warp has as many columns as there are in a row's block");
 };
 
@@ -173,9 +173,9 @@ struct TiledSmem {
   // The barriers, in the order of their addresses.
   CUTLASS_DEVICE uint32_t barrier(int index) const { return b(V::kStages) + V::kStagingBytes + 8 * index; }
   // The target of prefetch copies that no thread reads.
-  CUTLASS_DEVICE uint32_t unused() const { return barrier(V::kBarrierBytes / 8 - 1); }
+  CUTLASS_DEVICE uint32_t unused() const { return barrier((V::kBarrierBytes - kUnusedBytes) / 8); }
   // A zero whose value the compiler does not know.
-  CUTLASS_DEVICE uint32_t zero() const { return barrier(V::kBarrierBytes / 8 - 2); }
+  CUTLASS_DEVICE uint32_t zero() const { return barrier((V::kBarrierBytes - kUnusedBytes) / 8 - 1); }
   CUTLASS_DEVICE uint32_t full_b(int stage) const { return barrier(stage); }
   CUTLASS_DEVICE uint32_t empty_b(int stage) const { return barrier(V::kStages + stage); }
   CUTLASS_DEVICE uint32_t empty_a(int stage) const { return barrier(2 * V::kStages + stage); }
