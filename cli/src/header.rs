@@ -148,7 +148,13 @@ impl Header {
             "data" => self.data.push(value.to_owned()),
             "tensor" => {
                 let reference = read_reference(value, program)?;
-                if self.tensors.iter().any(|known| known.input == reference.input) {
+                // Indices of the first axis have a line each.
+                let is_same = |known: &TensorReference| {
+                    let parts = (known.part, reference.part);
+                    known.input == reference.input
+                        && (parts.0 == parts.1 || parts.0.is_none() || parts.1.is_none())
+                };
+                if self.tensors.iter().any(is_same) {
                     return Err(format!("the input %{} has a second `tensor` line", reference.input));
                 }
                 self.tensors.push(reference);
@@ -434,6 +440,11 @@ mod tests {
         let twice =
             read_header("; tensor: fc1 = \"a\"\n; tensor: fc1 = \"b\"\n").expect_err("two for one input");
         assert!(twice[0].message.contains("%fc1 has a second `tensor` line"), "{twice:?}");
+        let parts = |first: &str, second: &str| {
+            read_header(&format!("; tensor: fc1{first} = \"a\"\n; tensor: fc1{second} = \"b\"\n"))
+        };
+        assert_eq!(parts("[0]", "[1]").expect("two parts").tensors.len(), 2);
+        assert!(parts("[1]", "[1]").is_err() && parts("", "[1]").is_err() && parts("[1]", "").is_err());
     }
 
     #[test]

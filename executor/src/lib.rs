@@ -98,9 +98,9 @@ pub use build::{
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;
 pub use data::{
-    AxisSlice, DataError, DataFile, DataSources, OpenSources, OtherTensors, RawTensor, ReferenceError,
-    SafetensorsFile, StoredTensor, TensorDataError, TensorEncoding, TensorReference, TensorSource,
-    read_tensors, read_tensors_given, write_data, write_tensors,
+    AxisSlice, DataError, DataFile, DataSources, OpenSources, OtherTensors, PartsFault, RawTensor,
+    ReferenceError, SafetensorsFile, StoredTensor, TensorDataError, TensorEncoding, TensorReference,
+    TensorSource, read_tensors, read_tensors_given, write_data, write_tensors,
 };
 pub use device::{Device, DeviceError, Gpu, discover};
 pub use fault::BuildFault;

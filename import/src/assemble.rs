@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::blocks;
 use crate::checkpoint::Checkpoint;
 use crate::error::ImportError;
+use crate::experts;
 use crate::formats::{self, Reading};
 use crate::groups::{self, Group};
 use crate::imported::{Import, ImportedProgram, LeftOut, LeftOutCode};
@@ -27,7 +28,7 @@ pub(crate) fn linears(
     Assembly::of(reading, types, options).map(|assembly| assembly.import)
 }
 
-/// Builds the program of every selected linear, group and block of a checkpoint.
+/// Builds the program of every selected linear, group, mixture of experts and block of a checkpoint.
 ///
 /// # Errors
 /// When the pattern selects nothing.
@@ -41,22 +42,28 @@ pub(crate) fn checkpoint(checkpoint: &Checkpoint, options: &ImportOptions) -> Re
     let by_name = reading.linears.iter().map(|linear| (linear.name.as_str(), linear)).collect();
     let (groups, no_groups) = groups::find(&by_name, checkpoint);
     let (blocks, no_blocks) = layers::find(&by_name, checkpoint);
-    let not_built = no_groups.into_iter().chain(no_blocks).collect::<Vec<_>>();
+    let (mixtures, no_mixtures) = experts::find(&by_name, checkpoint, types.input);
+    let not_built = no_groups.into_iter().chain(no_mixtures).chain(no_blocks).collect::<Vec<_>>();
     let linears = reading.linears.iter().map(|linear| linear.name.as_str());
     let linears = linears.chain(blocks.iter().map(|block| block.name.as_str()));
+    let linears = linears.chain(mixtures.iter().map(|mixture| mixture.name.as_str()));
     let others = reading.left_out.iter().chain(&not_built).map(|left| left.name.as_str());
     check_selection(options, linears.chain(groups.iter().map(Group::name)).chain(others))?;
     let mut assembly = Assembly::of(&reading, types, options)?;
-    let mut norms = BTreeSet::new();
+    let mut used = BTreeSet::new();
     for group in groups.iter().filter(|group| options.selects(group.name())) {
         assembly.add(groups::program(group, types, options)?);
     }
+    for mixture in mixtures.iter().filter(|mixture| options.selects(&mixture.name)) {
+        assembly.add(experts::program(mixture, types, options)?);
+        used.insert(&*mixture.router_module);
+    }
     for block in blocks.iter().filter(|block| options.selects(&block.name)) {
         assembly.add(blocks::program(block, types, options)?);
-        norms.extend(block.norm_modules.iter().map(String::as_str));
+        used.extend(block.norm_modules.iter().map(String::as_str));
     }
-    // The blocks have them.
-    assembly.import.left_out.retain(|left| !norms.contains(left.name.as_str()));
+    // The blocks and mixtures have them.
+    assembly.import.left_out.retain(|left| !used.contains(left.name.as_str()));
     let not_built = not_built.into_iter().filter(|left| options.selects(&left.name));
     assembly.import.left_out.extend(joined(not_built));
     Ok(assembly.import)

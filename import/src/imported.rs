@@ -41,6 +41,8 @@ pub enum ProgramKind {
     Group,
     /// A feed-forward block.
     Mlp,
+    /// A mixture of experts.
+    Moe,
     /// A whole block of a known architecture.
     Block,
     /// A whole graph.
@@ -54,6 +56,7 @@ impl ProgramKind {
             ProgramKind::Linear => "linear",
             ProgramKind::Group => "group",
             ProgramKind::Mlp => "mlp",
+            ProgramKind::Moe => "moe",
             ProgramKind::Block => "block",
             ProgramKind::Graph => "graph",
         }

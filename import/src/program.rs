@@ -1,6 +1,6 @@
 //! Builds the program of a linear.
 
-use fourfold_executor::TensorReference;
+use fourfold_executor::{AxisSlice, TensorReference};
 use fourfold_ir::ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E8M0FNU, F16, F32, I32};
 use fourfold_ir::numeric::Nvfp4Formula;
 use fourfold_ir::{
@@ -367,6 +367,49 @@ impl Draft {
         self.param(name, TensorType::new(shape, stored.element), &stored.reference)
     }
 
+    /// A param whose indices along the first axis are tensors of their own. Slices that are all of one stored tensor are
+    /// read as one.
+    pub(crate) fn stacked<'a>(
+        &mut self,
+        name: &str,
+        ty: TensorType,
+        references: impl Iterator<Item = &'a TensorReference> + Clone,
+    ) -> Value {
+        let whole = references.clone().next().map(|first| first.clone().sliced(Vec::new()));
+        let is_index = |(index, reference): (usize, &TensorReference)| {
+            let slice = vec![AxisSlice::Index(index as u64)];
+            whole.as_ref().is_some_and(|whole| whole.clone().sliced(slice) == *reference)
+        };
+        match &whole {
+            Some(whole) if references.clone().enumerate().all(is_index) => self.param(name, ty, whole),
+            _ => {
+                for (index, reference) in references.enumerate() {
+                    let reference = TensorReference { input: name.to_owned(), ..reference.clone() };
+                    self.tensors.push(reference.as_part(index as u64));
+                }
+                self.builder.param(name, ty)
+            }
+        }
+    }
+
+    /// Stored scales as f32 factors: one of rank 0 or 1 if all are equal. `None` without scales.
+    pub(crate) fn scalars(&mut self, name: &str, scalars: &[&Scalar]) -> Option<Value> {
+        let (first, others) = scalars.split_first()?;
+        if others.iter().all(|other| first.equals(other)) {
+            return Some(self.scalar(name, first));
+        }
+        let references = scalars.iter().map(|scalar| &scalar.stored.reference);
+        let ty = TensorType::new(vec![Dim::fixed(scalars.len() as u64)], first.stored.element);
+        let is_factor = first.convention == Convention::Multiply && first.stored.element == F32;
+        let stored = if is_factor { name.to_owned() } else { format!("{name}.stored") };
+        let stored = self.stacked(&stored, ty, references);
+        let numbers = self.as_f32(&format!("{name}.f32"), stored);
+        Some(match first.convention {
+            Convention::Multiply => numbers,
+            Convention::Divide => self.builder.unary(name, UnaryKind::Reciprocal, numbers),
+        })
+    }
+
     /// A stored scale as an f32 factor.
     fn scalar(&mut self, name: &str, scalar: &Scalar) -> Value {
         match scalar.convention {
@@ -396,7 +439,7 @@ impl Draft {
 }
 
 /// The quantization to NVFP4 by a formula.
-fn nvfp4(formula: Nvfp4Formula) -> OpKind {
+pub(crate) fn nvfp4(formula: Nvfp4Formula) -> OpKind {
     OpKind::BlockQuantize { block: 16, scale_rounding: None, formula }
 }
 

@@ -31,6 +31,20 @@ const FEED_FORWARD: &[(&str, Neutral)] = &[
     ("swiglu_limits", Unset),
 ];
 
+/// The settings of mixtures of experts.
+const EXPERTS: &[(&str, Neutral)] = &[
+    ("moe_router_use_sigmoid", Unset),
+    ("n_group", One),
+    ("n_shared_experts", Zero),
+    ("num_shared_experts", Zero),
+    ("routed_scaling_factor", One),
+    ("router_scaling_factor", One),
+    ("scoring_func", Words(&["softmax"])),
+    ("shared_expert_intermediate_size", Zero),
+    ("topk_group", One),
+    ("use_routing_bias", Unset),
+];
+
 /// The settings of whole blocks.
 const BLOCK: &[(&str, Neutral)] = &[
     ("add_cross_attention", Unset),
@@ -184,6 +198,11 @@ fn function_named(name: &str) -> Option<UnaryKind> {
         "relu" => Some(UnaryKind::Relu),
         _ => None,
     }
+}
+
+/// Fails if a setting changes mixtures of experts in a way that their programs would not have.
+pub(crate) fn of_experts(config: &Value) -> Result<(), String> {
+    first_of(EXPERTS, config)
 }
 
 /// Fails if a setting changes blocks in a way that their programs would not have.

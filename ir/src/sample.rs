@@ -20,15 +20,20 @@
 //! units, so K <= 12 945 is exact. With 1/2 to 4 (`f8E8M0FNU`) it has at most 12² · 8², so K <= 1 820 is. A 16-bit A is
 //! i/16 with |i| <= 36 = 12 · 3.
 
+mod indices;
+
 use std::collections::HashMap;
 
 use crate::bind::concrete_dims;
 use crate::entities::Value;
 use crate::memory::check_memory;
 use crate::numeric;
+use crate::ops::OpKind;
 use crate::program::Program;
 use crate::tensor::{Tensor, TensorError};
 use crate::types::{ElementType, ScaleLayout, SymbolValues};
+
+pub use indices::Distribution;
 
 /// A distribution of sample data. Types that a rule does not mention follow `Normal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +54,9 @@ pub enum Rule {
     ///   and one 448; `f8E8M0FNU` scales: 2^-20 to 2^20;
     /// - `f16`, `bf16`, `f32`: approximately normal (mean 0, variance 1, within ±6), rounded. For the shapes `[]` and
     ///   `[1]` (alpha, beta, a per-tensor scale): in [0.25, 2), with random mantissa bits;
-    /// - `i32`: -8 to 8; `i1`: coin flips.
+    /// - `i32`: -8 to 8; `i1`: coin flips. An input of `i32` that ops use as the ends of groups or as indices, directly
+    ///   or after a `reshape`, has numbers that they accept. [`Distribution`] states the sizes of groups. Indices are
+    ///   uniform.
     Normal,
 }
 
@@ -174,7 +181,13 @@ pub fn some_inputs(
             ty: module.display_type(ty).to_string(),
         })?;
         let seed = recipe.seed ^ fnv1a(name);
-        let tensor = if recipe.rule != Rule::Normal && is_unscaled_operand(program, input) {
+        let tensor = if let Some(numbers) = indices::accepted(program, input, &values) {
+            check_size(ty.element, &dims, None).and_then(|()| {
+                let count = dims.iter().product();
+                let codes = indices::draw(numbers, count, recipe.seed, &mut SplitMix64(seed));
+                Tensor::from_codes(ty.element, dims, None, codes)
+            })
+        } else if recipe.rule != Rule::Normal && is_unscaled_operand(program, input) {
             unscaled_operand(ty.element, dims, recipe.rule, seed)
         } else {
             tensor(ty.element, dims, ty.layout, recipe.rule, seed)
@@ -185,11 +198,16 @@ pub fn some_inputs(
     Ok(tensors)
 }
 
-/// Returns true for the A of a weight-only `scaled_mma`.
+/// Returns true for the A of a weight-only `scaled_mma` or `grouped_scaled_mma`.
 fn is_unscaled_operand(program: &Program, input: Value) -> bool {
     program.facts().users(input).iter().any(|op| {
-        let operands = program.module().scaled_mma_operands(*op);
-        operands.is_some_and(|operands| operands.sfa.is_none() && operands.a == input)
+        let operation = &program.module().ops[*op];
+        let is_weight_only = match operation.kind {
+            OpKind::ScaledMma(mma) => mma.weight_only,
+            OpKind::GroupedScaledMma(mma) => mma.weight_only,
+            _ => false,
+        };
+        is_weight_only && operation.operands.first() == Some(&input)
     })
 }
 

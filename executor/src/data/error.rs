@@ -127,6 +127,16 @@ pub enum DataError {
         /// The problem with it.
         reason: String,
     },
+    /// The parts of an input are not those of its first axis.
+    #[error("the parts of the input `%{input}: {ty}` do not make it: {fault}")]
+    Parts {
+        /// The input.
+        input: String,
+        /// The input's type.
+        ty: String,
+        /// The wrong part.
+        fault: PartsFault,
+    },
     /// A tensor does not fit the type of its input.
     #[error("`{}`: {tensor} does not fit the input `%{input}: {ty}`", path.display())]
     Input {
@@ -371,4 +381,41 @@ pub enum TensorDataError {
     /// The type itself is invalid.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+}
+
+/// The reason that references to parts do not make an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartsFault {
+    /// The input has an extent that is not fixed, or no extent.
+    #[error("only an input with fixed extents has parts")]
+    Extents,
+    /// The input has a reference to a whole tensor, too.
+    #[error("another reference has the whole input")]
+    Whole,
+    /// No reference has an index of the first axis.
+    #[error("no reference has part {part} of {count}")]
+    Missing {
+        /// The index.
+        part: u64,
+        /// The extent of the first axis.
+        count: u64,
+    },
+    /// Two references have one index.
+    #[error("two references have part {part}")]
+    Repeated {
+        /// The index.
+        part: u64,
+    },
+    /// An index is outside the first axis.
+    #[error("part {part} is outside its {count} parts")]
+    Outside {
+        /// The index.
+        part: u64,
+        /// The extent of the first axis.
+        count: u64,
+    },
+    /// A part does not end with a byte.
+    #[error("its parts share bytes")]
+    SharedBytes,
 }

@@ -7,6 +7,7 @@ mod dtype;
 mod error;
 mod gguf;
 mod header;
+mod parts;
 mod place;
 mod raw;
 mod reference;
@@ -29,7 +30,7 @@ use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::{Module, Tensor};
 use safetensors::View;
 
-pub use self::error::{DataError, TensorDataError};
+pub use self::error::{DataError, PartsFault, TensorDataError};
 pub use self::header::StoredTensor;
 pub use self::raw::RawTensor;
 pub use self::reference::{TensorEncoding, TensorReference, TensorSource};

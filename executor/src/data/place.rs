@@ -115,6 +115,11 @@ impl<'a> Place<'a> {
         }
     }
 
+    pub(super) fn no_memory(&self, module: &Module, input: Value, bytes: u64) -> DataError {
+        let tensor = module.name_of(input).to_owned();
+        DataError::Memory { path: self.path().to_owned(), tensor, bytes }
+    }
+
     pub(super) fn misfit(&self, module: &Module, input: Value, source: TensorDataError) -> DataError {
         DataError::Input {
             path: self.path().to_owned(),
@@ -161,11 +166,7 @@ impl Fitting<'_> {
         if let (Some(ScaleLayout::Blocked), Some(selection)) = (ty.layout, &selection) {
             check_blocked(&dims, expected as u64, selection.size, &selection.dims).map_err(misfit)?;
         }
-        let mut bytes = zeros(size).ok_or_else(|| DataError::Memory {
-            path: place.path().to_owned(),
-            tensor: module.name_of(input).to_owned(),
-            bytes: size,
-        })?;
+        let mut bytes = zeros(size).ok_or_else(|| place.no_memory(module, input, size))?;
         let failed = |source: io::Error| DataError::Read { path: place.path().to_owned(), source };
         match (place.source, &selection) {
             (Source::Bytes { path, file, start, end, hash }, _) => {

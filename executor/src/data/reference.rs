@@ -23,11 +23,17 @@ use crate::files::RangeHash;
 ///
 /// let bytes = TensorReference::bytes("bias", 1024, 4096, "model.onnx");
 /// assert_eq!(bytes.to_string(), r#"bias = bytes 1024:4096 in "model.onnx""#);
+///
+/// let part = TensorReference::tensor("up", "experts.7.up_proj.weight").as_part(7);
+/// assert_eq!(part.to_string(), r#"up[7] = "experts.7.up_proj.weight""#);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorReference {
     /// The name of the input, without `%`.
     pub input: String,
+    /// The index of the first axis of the input that the tensor is; `None` if the tensor is the whole input. The parts
+    /// of an input have a reference each.
+    pub part: Option<u64>,
     /// The place of the tensor.
     pub source: TensorSource,
     /// The encoding of its bytes; `None` for that of safetensors files.
@@ -112,13 +118,13 @@ impl TensorReference {
     /// Refers to a tensor of the program's data files.
     pub fn tensor(input: impl Into<String>, name: impl Into<String>) -> TensorReference {
         let source = TensorSource::Tensor { name: name.into(), slice: Vec::new(), file: None };
-        TensorReference { input: input.into(), source, encoding: None }
+        TensorReference { input: input.into(), part: None, source, encoding: None }
     }
 
     /// Refers to the bytes from `start` to before `end` of a file.
     pub fn bytes(input: impl Into<String>, start: u64, end: u64, file: impl Into<String>) -> TensorReference {
         let source = TensorSource::Bytes { start, end, file: file.into(), hash: None };
-        TensorReference { input: input.into(), source, encoding: None }
+        TensorReference { input: input.into(), part: None, source, encoding: None }
     }
 
     /// States the hash of bytes of the file: those of the reference, or those that describe its structure. Reading fails
@@ -137,6 +143,13 @@ impl TensorReference {
         if let TensorSource::Tensor { slice, .. } = &mut self.source {
             *slice = axes;
         }
+        self
+    }
+
+    /// Makes the tensor one index of the first axis of the input.
+    #[must_use]
+    pub fn as_part(mut self, index: u64) -> TensorReference {
+        self.part = Some(index);
         self
     }
 
@@ -168,7 +181,10 @@ impl TensorReference {
 
 impl fmt::Display for TensorReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = ", self.input)?;
+        match self.part {
+            Some(part) => write!(f, "{}[{part}] = ", self.input)?,
+            None => write!(f, "{} = ", self.input)?,
+        }
         match &self.source {
             TensorSource::Tensor { name, slice, .. } => {
                 f.write_str(&quoted(name))?;
@@ -209,6 +225,7 @@ impl FromStr for TensorReference {
     fn from_str(text: &str) -> Result<TensorReference, ReferenceError> {
         let mut rest = Rest(text.trim());
         let input = rest.word("the name of an input")?.to_owned();
+        let part = rest.part()?;
         rest.expect("=", "`=` after the input")?;
         let is_bytes = !rest.0.starts_with('"');
         let source = if is_bytes {
@@ -244,7 +261,7 @@ impl FromStr for TensorReference {
             };
             return Err(expected(place, rest.0));
         }
-        Ok(TensorReference { input, source, encoding })
+        Ok(TensorReference { input, part, source, encoding })
     }
 }
 
@@ -349,6 +366,16 @@ impl<'a> Rest<'a> {
         let axes = self.0[1..end].split(',').map(AxisSlice::parse).collect();
         self.take(end + 1);
         axes
+    }
+
+    /// Takes the index of a part in brackets, if there is one.
+    fn part(&mut self) -> Result<Option<u64>, ReferenceError> {
+        let found = self.0;
+        match self.slice()?[..] {
+            [] if self.0 == found => Ok(None),
+            [AxisSlice::Index(index)] => Ok(Some(index)),
+            _ => Err(expected("the index of a part, as in `w[3]`", found)),
+        }
     }
 
     fn encoding(&mut self) -> Result<TensorEncoding, ReferenceError> {

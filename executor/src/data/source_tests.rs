@@ -1,5 +1,7 @@
 //! Tests of references, of several files, and of converted dtypes.
 
+mod parts;
+
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 

@@ -5,11 +5,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use fourfold_ir::text::nearest;
-use fourfold_ir::{Module, Tensor};
+use fourfold_ir::{Module, Tensor, Value};
 
 use super::bind::bind_inputs;
 use super::error::DataError;
 use super::header::StoredTensor;
+use super::parts::{Parts, References};
 use super::place::{Place, Source};
 use super::reference::{TensorReference, TensorSource};
 use super::safetensors_file::SafetensorsFile;
@@ -73,9 +74,15 @@ impl DataSources {
         let is_given = |name: &str| given.iter().any(|file| file.find(name).is_some());
         let has_all = !inputs.is_empty() && inputs.iter().all(|name| is_given(name));
         let files = if has_all { Vec::new() } else { open_all(&self.files)? };
-        let references: HashMap<&str, &TensorReference> =
-            self.references.iter().map(|reference| (reference.input.as_str(), reference)).collect();
-        let needed = references.values().copied().filter(|it| !is_given(&it.input));
+        let mut references = HashMap::new();
+        for &input in &module.inputs {
+            let name = module.name_of(input);
+            let of_input: Vec<_> = self.references.iter().filter(|it| it.input == name).collect();
+            if !of_input.is_empty() {
+                references.insert(name, References::new(module, input, of_input)?);
+            }
+        }
+        let needed = references.values().flat_map(References::iter).filter(|it| !is_given(&it.input));
         let referred = Referred::open(&self.folder, needed)?;
         Ok(OpenSources { folder: &self.folder, module, inputs, references, files, given, referred })
     }
@@ -100,7 +107,7 @@ pub struct OpenSources<'a> {
     folder: &'a Path,
     module: &'a Module,
     inputs: HashSet<&'a str>,
-    references: HashMap<&'a str, &'a TensorReference>,
+    references: HashMap<&'a str, References<'a>>,
     files: Vec<SafetensorsFile>,
     given: Vec<SafetensorsFile>,
     referred: Referred,
@@ -136,8 +143,10 @@ impl OpenSources<'_> {
     pub fn check_references(&self) -> Result<(), DataError> {
         let layers = self.layers();
         for &input in &self.module.inputs {
-            if let Some(reference) = self.references.get(self.module.name_of(input)) {
-                self.place(reference, &layers)?.0.fit(self.module, input)?;
+            let Some(references) = self.references.get(self.module.name_of(input)) else { continue };
+            match references.whole() {
+                Some(whole) => drop(self.place(whole, &layers)?.0.fit(self.module, input)?),
+                None => drop(self.parts(input, references, &layers)?.0),
             }
         }
         Ok(())
@@ -159,23 +168,31 @@ impl OpenSources<'_> {
         other: OtherTensors<'_>,
         drawn: HashMap<String, Tensor>,
     ) -> Result<DataFile, DataError> {
-        let (module, layers) = (self.module, self.layers());
+        let (module, layers, mut drawn) = (self.module, self.layers(), drawn);
         let (mut places, mut replaced, mut has_references) = (Vec::new(), Vec::new(), false);
         for &input in &module.inputs {
             let name = module.name_of(input);
             let is_given = layers.given.iter().any(|file| file.find(name).is_some());
-            let reference = self.references.get(name).copied();
-            let (place, layer) = match reference.filter(|_| !is_given) {
-                Some(reference) => self.place(reference, &layers)?,
+            let references = self.references.get(name);
+            let (place, layer) = match references.filter(|_| !is_given).map(|all| (all, all.whole())) {
+                Some((_, Some(whole))) => {
+                    self.place(whole, &layers).map(|(place, layer)| (Some(place), layer))?
+                }
+                Some((all, None)) => {
+                    let (parts, layer) = self.parts(input, all, &layers)?;
+                    drawn.insert(name.to_owned(), parts.read(module, input)?);
+                    (None, layer)
+                }
                 None => match layers.find(name) {
-                    Some(found) => (Place::of(found.file, found.tensor), found.layer),
+                    Some(found) => (Some(Place::of(found.file, found.tensor)), found.layer),
                     None => continue,
                 },
             };
-            places.push((input, place));
-            has_references |= reference.is_some() && !is_given;
-            let firsts = [layers.first(name), reference.and_then(|it| layers.first_of(it))];
-            let first = firsts.into_iter().flatten().min().filter(|first| *first < layer);
+            places.extend(place.map(|place| (input, place)));
+            has_references |= references.is_some() && !is_given;
+            let referred = references.into_iter().flat_map(References::iter);
+            let firsts = referred.filter_map(|reference| layers.first_of(reference));
+            let first = firsts.chain(layers.first(name)).min().filter(|first| *first < layer);
             if let (Some(first), Some(by)) = (first, layers.given_at(layer)) {
                 replaced.push(Replaced { input: name.to_owned(), first, layer, by: by.path().to_owned() });
             }
@@ -185,6 +202,22 @@ impl OpenSources<'_> {
         data.inputs = bind_inputs(&layers.paths(), module, symbols, places, drawn)?;
         layers.read_others(&self.inputs, &replaced, other, &mut data)?;
         Ok(data)
+    }
+
+    /// Finds the tensors of the parts of an input, and their highest layer.
+    fn parts<'a>(
+        &'a self,
+        input: Value,
+        references: &References<'a>,
+        layers: &Layers<'a>,
+    ) -> Result<(Parts<'a>, usize), DataError> {
+        let mut highest = 0;
+        let places = references.iter().map(|reference| {
+            let (place, layer) = self.place(reference, layers)?;
+            highest = highest.max(layer);
+            Ok(place)
+        });
+        Ok((Parts::fit(self.module, input, places)?, highest))
     }
 
     /// Finds the tensor of a reference, and its layer.

@@ -329,3 +329,67 @@ fn tensors_look_normal_and_scalars_are_moderate_positive_numbers() {
     let coins = tensor(I1, vec![1000], None, Rule::Normal, 8).unwrap().to_codes();
     assert!((400..600).contains(&coins.iter().filter(|coin| **coin == 1).count()));
 }
+
+/// A product of groups, whose ends come as a matrix, and a gather.
+fn grouped(groups: u64) -> Program {
+    let text = format!(
+        "fir 1
+func @main(%x: tensor<[M, 32], bf16>, %w: tensor<[{groups}, 6, 32], f4E2M1FN>,
+    %sw: tensor<[{groups}, 6, 2], f8E4M3FN, linear>, %ends: tensor<[{groups}, 1], i32>, %ids: tensor<[9, 2], i32>,
+    %rows: tensor<[5], i32>, %free: tensor<[4000], i32>) {{
+  %flat = reshape %ends : tensor<[{groups}], i32>
+  %d = grouped_scaled_mma %x, %w, %sw, %flat {{block = 16}} : tensor<[M, 6], f32>
+  %positions, %of, %last = group_rows %ids {{groups = 3}} : tensor<[18], i32>, tensor<[18], i32>, tensor<[3], i32>
+  %some = gather %d, %rows {{axis = 0}} : tensor<[5, 6], f32>
+  return %d, %positions, %some, %free
+}}"
+    );
+    crate::load(&text).unwrap().0
+}
+
+#[test]
+fn ends_of_groups_have_the_distribution_of_the_seed() {
+    for groups in [1, 2, 8, 32, 128] {
+        let program = grouped(groups);
+        for (seed, rows) in (0..25).flat_map(|seed| [1, 7, 64, 128, 300].map(|rows| (seed, rows))) {
+            let drawn = inputs(&program, &recipe(Rule::Exact, seed, rows)).unwrap();
+            let bound = crate::bind::bind(&program, &drawn).unwrap();
+            interpret(&program, &bound).expect("the ends ascend and the indices have a row");
+            let ends = drawn["ends"].to_f64();
+            let starts = std::iter::once(0.0).chain(ends.iter().copied());
+            let sizes: Vec<f64> = ends.iter().zip(starts).map(|(end, start)| end - start).collect();
+            assert!(sizes.iter().all(|size| *size >= 0.0), "{sizes:?}");
+            let (total, empty) = (ends[ends.len() - 1], sizes.iter().filter(|size| **size == 0.0).count());
+            let largest = sizes.iter().copied().fold(0.0, f64::max);
+            let (all, groups) = (rows as f64, groups as f64);
+            match Distribution::of_seed(seed) {
+                Distribution::Equal => {
+                    assert_eq!(total, all);
+                    assert!(sizes.iter().all(|size| (size - all / groups).abs() < 1.0));
+                }
+                Distribution::Uniform => {
+                    assert_eq!(total, all);
+                    assert!(all < 10.0 * groups || sizes.iter().all(|size| *size < 4.0 * all / groups));
+                }
+                Distribution::One => assert!(largest == all && total == all),
+                Distribution::Sparse => assert!(total == all && empty >= groups as usize / 2),
+                Distribution::Single => assert!(largest == 1.0 && total == all.min(groups)),
+            }
+        }
+    }
+}
+
+#[test]
+fn only_integers_that_ops_use_as_indices_are_drawn_for_them() {
+    let program = grouped(8);
+    let drawn = inputs(&program, &recipe(Rule::Normal, 11, 40)).unwrap();
+    let is_below = |name: &str, extent: f64| {
+        let numbers = drawn[name].to_f64();
+        numbers.iter().all(|number| (0.0..extent).contains(number))
+            && numbers.iter().any(|number| *number > 0.0)
+    };
+    assert!(is_below("ids", 3.0) && is_below("rows", 40.0));
+    assert_eq!(drawn["free"], tensor(I32, vec![4000], None, Rule::Normal, 11 ^ fnv1a("free")).unwrap());
+    let exact = inputs(&program, &recipe(Rule::Exact, 11, 40)).unwrap();
+    assert_eq!(exact["x"], unscaled_operand(BF16, vec![40, 32], Rule::Exact, 11 ^ fnv1a("x")).unwrap());
+}

@@ -130,8 +130,9 @@ fn reference() -> impl Strategy<Value = TensorReference> {
         let (start, end) = (a.min(b), a.max(b));
         TensorSource::Bytes { start, end, file, hash }
     });
-    ("[a-zA-Z_][a-zA-Z0-9_.]{0,8}", prop_oneof![tensor, bytes], encoding)
-        .prop_map(|(input, source, encoding)| TensorReference { input, source, encoding })
+    let part = prop::option::of(any::<u64>());
+    ("[a-zA-Z_][a-zA-Z0-9_.]{0,8}", part, prop_oneof![tensor, bytes], encoding)
+        .prop_map(|(input, part, source, encoding)| TensorReference { input, part, source, encoding })
 }
 
 proptest! {
