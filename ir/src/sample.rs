@@ -23,7 +23,7 @@
 use std::collections::HashMap;
 
 use crate::bind::concrete_dims;
-use crate::entities::Value;
+use crate::entities::{Op, Value};
 use crate::memory::check_memory;
 use crate::numeric;
 use crate::program::Program;
@@ -174,7 +174,9 @@ pub fn some_inputs(
             ty: module.display_type(ty).to_string(),
         })?;
         let seed = recipe.seed ^ fnv1a(name);
-        let tensor = if recipe.rule != Rule::Normal && is_unscaled_operand(program, input) {
+        let tensor = if let Some(rows) = rows_of_ends(program, input, &values) {
+            ends_of_groups(dims, rows, seed)
+        } else if recipe.rule != Rule::Normal && is_unscaled_operand(program, input) {
             unscaled_operand(ty.element, dims, recipe.rule, seed)
         } else {
             tensor(ty.element, dims, ty.layout, recipe.rule, seed)
@@ -183,6 +185,36 @@ pub fn some_inputs(
         tensors.insert(name.to_owned(), tensor);
     }
     Ok(tensors)
+}
+
+/// Returns the number of rows of A if the input is the offsets of a `grouped_scaled_mma`.
+fn rows_of_ends(program: &Program, input: Value, symbols: &SymbolValues) -> Option<u64> {
+    let of = |op: &Op| {
+        let operands = program.module().scaled_mma_operands(*op)?;
+        (operands.offsets == Some(input)).then(|| program.facts().matmul(*op)?.m.evaluate(symbols))?
+    };
+    // An input may be the ends of several products: those of the fewest rows are ends of all.
+    program.facts().users(input).iter().filter_map(of).min()
+}
+
+/// Draws the ends of groups, which ascend up to the number of rows. By the seed, all groups have as many rows, one group
+/// has all, or ends are random, with empty groups and rows of none.
+fn ends_of_groups(dims: Vec<usize>, rows: u64, seed: u64) -> Result<Tensor, TensorError> {
+    check_size(ElementType::I32, &dims, None)?;
+    let count = dims.iter().product::<usize>() as u64;
+    let rows = rows.min(i32::MAX as u64);
+    let mut random = SplitMix64(seed);
+    let mut ends: Vec<u64> = match random.below(4) {
+        0 => (1..=count).map(|group| rows * group / count).collect(),
+        1 => {
+            let taker = random.below(count.max(1));
+            (0..count).map(|group| if group < taker { 0 } else { rows }).collect()
+        }
+        _ => (0..count).map(|_| random.below(rows + 1)).collect(),
+    };
+    ends.sort_unstable();
+    let codes = ends.into_iter().flat_map(|end| (end as i32).to_le_bytes()).collect();
+    Tensor::from_codes(ElementType::I32, dims, None, codes)
 }
 
 /// Returns true for the A of a weight-only `scaled_mma`.

@@ -8,7 +8,7 @@ use crate::constraints::constraints;
 use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
 use crate::plan::{
-    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, ScaledMmaPlan,
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, OutputKind, ScaledMmaPlan,
 };
 use crate::properties::splat;
 use crate::prove::ProvedKernel;
@@ -59,6 +59,10 @@ pub(crate) fn build_plan(
         n: matmul.n.clone(),
         k: matmul.k.clone(),
         b_batched: matmul.b_batched,
+        groups: operands.offsets.zip(matmul.groups.clone()).map(|(offsets, count)| {
+            let has_alphas = operands.alpha.is_some_and(|alpha| !module.ty(alpha).is_scalar());
+            Groups { offsets, count, has_alphas }
+        }),
         a: operands.a,
         sfa: operands.sfa,
         b: operands.b,

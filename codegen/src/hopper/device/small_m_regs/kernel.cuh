@@ -188,7 +188,7 @@ CUTLASS_DEVICE void store_sums(Parameters const &parameters, SmallMRegsReduce co
       cutlass::Array<float, kAtOnce> one;
       one[0] = of_row * kFactor;
       if constexpr (kRecomputes) {
-        recompute<1>(parameters, static_cast<int>(batch), [&](int) -> float & { return one[0]; },
+        recompute<1>(parameters, static_cast<int>(batch), parameters.m, [&](int) -> float & { return one[0]; },
                      [&](int) { return int2{static_cast<int>(row), column}; });
       }
       if (here.contains(0, 0)) {
