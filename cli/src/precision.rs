@@ -57,8 +57,8 @@ pub(crate) fn precisions(
     let mut precisions = vec![Precision::Exact; module.values.len()];
     for (op, operation) in module.ops.iter() {
         let accumulates = match operation.kind {
-            OpKind::Mma | OpKind::GroupedScaledMma(_) => true,
-            OpKind::ScaledMma(_) => !is_exact_product(program, rule, op),
+            OpKind::Mma => true,
+            OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_) => !is_exact_product(program, rule, op),
             OpKind::Unary(kind) => on_device(op) && !is_correctly_rounded(kind),
             OpKind::Binary(BinaryKind::Pow) | OpKind::Softmax { .. } | OpKind::LayerNorm { .. } => {
                 on_device(op)

@@ -8,6 +8,7 @@
 mod blocks;
 mod contracted;
 mod device;
+mod groups;
 mod interval;
 mod product;
 mod reduced;

@@ -62,6 +62,14 @@ impl Design {
         }
     }
 
+    /// The groups of rows; `None` in a `scaled_mma`.
+    pub fn groups(&self) -> Option<hopper::Groups> {
+        match self {
+            Design::Cutlass(_) => None,
+            Design::Hopper(configuration) => configuration.groups,
+        }
+    }
+
     /// The CUTLASS configuration; `None` for another backend.
     pub fn cutlass(&self) -> Option<&Configuration> {
         match self {

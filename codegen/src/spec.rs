@@ -1,6 +1,6 @@
 //! Kernel specifications: the complete input of source generation.
 
-use fourfold_ir::BlockFormat;
+use fourfold_ir::{BlockFormat, ElementType};
 
 use crate::block_quantize::BlockQuantizeSpec;
 use crate::columns::ColumnSpec;
@@ -174,12 +174,14 @@ impl ScaledMmaSpec {
         let format =
             self.configuration.block_format().map_or("mixed".to_owned(), |format| format.to_string());
         let mut parts = vec![format];
+        parts.extend(self.configuration.groups().map(|groups| groups.signature().to_owned()));
         parts.extend(self.epilogue.signature());
         parts.join(" ")
     }
 
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its
-    /// padded scales except a 16-bit A, C, the operands of the epilogue, the outputs.
+    /// padded scales except a 16-bit A, C, the operands of the epilogue, the outputs. With groups of rows, B is
+    /// `[E, N, K]`, scales of A are linear, and the ends of the groups follow those of B.
     pub fn interface(&self) -> Interface {
         let ScaledMmaSpec { target, configuration, epilogue } = self;
         let [a, b] = configuration.operand_elements();
@@ -188,19 +190,28 @@ impl ScaledMmaSpec {
         let [of_a, of_b] = format.map_or([WIDE; 2], |format| targets::operand_alignment(format, target));
         let is_weight_only = format.is_some_and(BlockFormat::is_weight_only);
         let mut operands = vec![Role { alignment: of_a, ..Role::tensor("a", a, &["L", "M", "K"]) }];
+        // The number of linear scales is no product of extents, either.
         operands.extend((!is_weight_only).then(|| Role::padded_scales("sfa", scale)));
+        let groups = configuration.groups();
+        let matrices = if groups.is_some() { "E" } else { "L" };
         operands.extend([
-            Role { alignment: of_b, ..Role::tensor("b", b, &["L", "N", "K"]) },
+            Role { alignment: of_b, ..Role::tensor("b", b, &[matrices, "N", "K"]) },
             Role::padded_scales("sfb", scale),
         ]);
+        let offsets = || Role { alignment: 4, ..Role::tensor("offsets", ElementType::I32, &["E"]) };
+        operands.extend(groups.map(|_| offsets()));
+        let has_alphas = epilogue.alpha && groups.is_some_and(|groups| groups.has_alphas);
+        let alphas = || Role { alignment: 4, ..Role::tensor("alphas", ElementType::F32, &["E"]) };
+        operands.extend(has_alphas.then(alphas));
         operands.extend(epilogue.c.map(|c| Role::tensor("c", c, &["L", "M", "N"])));
         let read = epilogue.operands.iter().enumerate();
         let columns = outputs::columns(epilogue);
         operands.extend(read.map(|(position, it)| Role::beside_d(position, it.element, it.shape, columns)));
-        let scalars = [(epilogue.alpha, "alpha"), (epilogue.beta, "beta")];
+        let scalars = [(epilogue.alpha && !has_alphas, "alpha"), (epilogue.beta, "beta")];
         let scalars = scalars.into_iter().filter_map(|(present, name)| present.then_some(name)).collect();
         let mut extents = vec!["L", "M", "N", "K"];
         extents.extend(epilogue.pair.then_some(columns));
+        extents.extend(groups.map(|_| "E"));
         Interface { extents, operands, scalars, outputs: outputs::roles(epilogue) }
     }
 }

@@ -25,6 +25,8 @@ pub struct Target {
     pub(crate) cluster_ctas: u32,
     /// True if kernels have TMA spread FP4 and FP6 over bytes, except FP4 beside FP4.
     spreads_codes: bool,
+    /// True if there are kernels of groups of rows (`grouped_scaled_mma`).
+    has_groups: bool,
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,
     /// True if an epilogue pairs columns.
@@ -149,6 +151,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 232_448,
         cluster_ctas: 8,
         spreads_codes: true,
+        has_groups: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -160,6 +163,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 232_448,
         cluster_ctas: 8,
         spreads_codes: true,
+        has_groups: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -171,6 +175,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 101_376,
         cluster_ctas: 1,
         spreads_codes: true,
+        has_groups: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -182,6 +187,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 101_376,
         cluster_ctas: 1,
         spreads_codes: true,
+        has_groups: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -193,6 +199,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 232_448,
         cluster_ctas: 8,
         spreads_codes: false,
+        has_groups: true,
         // On Hopper, threads that multiply also compute the epilogue, and only wide tiles hold whole blocks. A Llama MLP
         // of 2048 rows took 1206 µs with a quantizing epilogue on an H100, and 1089 µs with a kernel of its own.
         quantizes_apart: true,
@@ -206,6 +213,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 0,
         cluster_ctas: 1,
         spreads_codes: false,
+        has_groups: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -285,6 +293,16 @@ pub(crate) fn operand_alignment(format: BlockFormat, target: &Target) -> [u32; 2
     OperandRules::of(format, target).bytes
 }
 
+/// The largest number of groups of rows of a kernel: each CTA keeps their ends in shared memory.
+pub(crate) const MAX_GROUPS: u64 = 512;
+
+/// Returns whether kernels of groups of rows take a format: FP4 weights, and no f16 beside MX scales, which takes two
+/// terms.
+pub(crate) fn takes_groups(format: BlockFormat) -> bool {
+    let has_two_terms = format.a == ElementType::F16 && format.scale == ElementType::F8E8M0FNU;
+    format.b == ElementType::F4E2M1FN && !has_two_terms
+}
+
 fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
     let OperandRules { k_multiple, bytes } = OperandRules::of(format, target);
     let bits = |element: ElementType| element.storage_bits() as u64;
@@ -303,6 +321,7 @@ fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
         operand_alignment: bytes,
         pointer_alignment: TMA_BYTES,
         batched: true,
+        max_groups: (target.has_groups && takes_groups(format)).then_some(MAX_GROUPS),
         outputs: matrices.iter().copied().chain(narrow.map(with_rule)).collect(),
         c: matrices.clone(),
         epilogue: EpilogueCapability {

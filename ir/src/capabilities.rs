@@ -147,6 +147,8 @@ pub struct FormatCapability {
     pub pointer_alignment: u32,
     /// True if one launch computes several matrices (L > 1).
     pub batched: bool,
+    /// The largest E of a `grouped_scaled_mma`; absent if the target has no kernel for it.
+    pub max_groups: Option<u64>,
     /// Element types of the tensors that a kernel writes, each with its multiple of N.
     pub outputs: Vec<OutputCapability>,
     /// Element types of C, each with its multiple of N.

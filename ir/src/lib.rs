@@ -116,7 +116,8 @@
 //! `grouped_scaled_mma` multiplies each row of A `[T, K]` with the matrix of its group in B `[E, N, K]`, as `scaled_mma`
 //! does. `i32` offsets `[E]` are the ends of the groups: group e has the rows from `offsets[e-1]` (0 for the first) to
 //! before `offsets[e]`. A row at or after the last end has no group, and its result is 0. An offset below the one before
-//! it, below 0 or above T is an error of the run. alpha is one number, or one for each group.
+//! it, below 0 or above T is an error of the run; a kernel takes the nearest allowed one instead. alpha is one number, or
+//! one for each group.
 //!
 //! `mma` and the sums in `reduce`, `softmax` and `layer_norm` are computed in f64 with ascending indices and rounded
 //! once at the end. Elementwise functions are computed in f64 and rounded once. `max`, `min`, `relu` and `clamp`

@@ -65,7 +65,7 @@ pub struct Operation {
     pub results: Vec<Value>,
 }
 
-/// The operands of a `scaled_mma` by role.
+/// The operands of a `scaled_mma` or `grouped_scaled_mma` by role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaledMmaOperands {
     /// A, `[.., M, K]`.
@@ -76,7 +76,9 @@ pub struct ScaledMmaOperands {
     pub b: Value,
     /// Scales of B, `[.., N, K/V]`.
     pub sfb: Value,
-    /// The factor of the product: an f32 scalar.
+    /// The end of each group of rows, `[E]`; absent in a `scaled_mma`.
+    pub offsets: Option<Value>,
+    /// The factor of the product: an f32 scalar, or one for each group.
     pub alpha: Option<Value>,
     /// The addend, `[.., M, N]`.
     pub c: Option<Value>,
@@ -136,23 +138,33 @@ impl Module {
         constant
     }
 
-    /// The operands of a `scaled_mma` by role; `None` for another op, or with the wrong number of operands.
+    /// The operands of a `scaled_mma` or `grouped_scaled_mma` by role; `None` for another op, or with the wrong number
+    /// of operands.
     pub fn scaled_mma_operands(&self, op: Op) -> Option<ScaledMmaOperands> {
         let operation = self.ops.get(op)?;
-        let OpKind::ScaledMma(mma) = operation.kind else { return None };
-        if operation.operands.len() != mma.operand_count() {
+        let (count, weight_only, grouped, [alpha, c, beta]) = match operation.kind {
+            OpKind::ScaledMma(mma) => {
+                (mma.operand_count(), mma.weight_only, false, [mma.alpha, mma.c, mma.beta])
+            }
+            OpKind::GroupedScaledMma(mma) => {
+                (mma.operand_count(), mma.weight_only, true, [mma.alpha, false, false])
+            }
+            _ => return None,
+        };
+        if operation.operands.len() != count {
             return None;
         }
         let mut operands = operation.operands.iter().copied();
         let mut take = |present: bool| if present { operands.next() } else { None };
         Some(ScaledMmaOperands {
             a: take(true)?,
-            sfa: take(!mma.weight_only),
+            sfa: take(!weight_only),
             b: take(true)?,
             sfb: take(true)?,
-            alpha: take(mma.alpha),
-            c: take(mma.c),
-            beta: take(mma.beta),
+            offsets: take(grouped),
+            alpha: take(alpha),
+            c: take(c),
+            beta: take(beta),
         })
     }
 

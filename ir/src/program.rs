@@ -99,7 +99,7 @@ impl Facts {
     }
 }
 
-/// The extents and format of one `scaled_mma`.
+/// The extents and format of one `scaled_mma` or `grouped_scaled_mma`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matmul {
     /// L: the product of the leading extents of A.
@@ -112,6 +112,8 @@ pub struct Matmul {
     pub k: Dim,
     /// True if B has the leading extents of A. Otherwise B has rank 2 and is shared by all L matrices.
     pub b_batched: bool,
+    /// E, the number of groups of rows, each with a matrix of B of its own; absent in a `scaled_mma`. L is then 1.
+    pub groups: Option<Dim>,
     /// The format of operands and scales.
     pub format: BlockFormat,
     /// The layout of A's scales; `None` for a 16-bit A, which has none.

@@ -279,19 +279,15 @@ fn decisions(
         let in_kernel = partition.segments[*segment].tier() == Tier::Kernel;
         let found = rejection.as_ref().map(|rejection| rejection.code);
         let plain = operation.kind == OpKind::Mma;
-        let grouped = matches!(operation.kind, OpKind::GroupedScaledMma(_));
         let fits = match found {
             None => in_kernel,
-            Some(code) => {
-                !in_kernel
-                    && plain == (code == ReasonCode::NotScaledMma)
-                    && grouped == (code == ReasonCode::GroupedUnsupported)
-            }
+            Some(code) => !in_kernel && plain == (code == ReasonCode::NotScaledMma),
         };
         if !fits {
             errors.push(CheckError::Reason { op, in_kernel, found });
         }
-        if let (OpKind::ScaledMma(_), Some(found), false) = (&operation.kind, found, in_kernel) {
+        let is_root = matches!(operation.kind, OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_));
+        if let (true, Some(found), false) = (is_root, found, in_kernel) {
             let holds = refusal::holding(program.module(), capabilities, op);
             if !holds.contains(&found) {
                 errors.push(CheckError::Refusal { op, found, holds });

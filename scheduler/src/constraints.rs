@@ -50,6 +50,8 @@ pub fn violated(constraints: &[Constraint], symbols: &SymbolValues) -> Option<Re
 
 /// A reduction stores single f32 elements, so 4-byte alignment is enough.
 const REDUCTION_ALIGNMENT: u32 = 4;
+/// Offsets and alphas of groups are read one by one.
+const WORD_ALIGNMENT: u32 = 4;
 
 /// The constraints of a kernel that reads `read` in its epilogue and writes `outputs`. Conditions that hold
 /// for all symbol values are omitted.
@@ -75,7 +77,7 @@ pub(crate) fn constraints(
         .chain(tiles)
         .chain(scale_limits(root, outputs))
         .chain(not_empty(matmul, outputs))
-        .chain(alignments(root, read, outputs))
+        .chain(alignments(module, root, read, outputs))
         .collect()
 }
 
@@ -152,14 +154,21 @@ fn not_empty(matmul: &Matmul, outputs: &[KernelOutput]) -> Vec<Constraint> {
     [("N", n), ("K", k)]
         .into_iter()
         .chain([("M", m), ("L", batch)].into_iter().filter(|_| rows_needed))
+        .chain(matmul.groups.iter().map(|groups| ("E", groups)))
         .filter(|(_, dim)| dim.as_fixed().is_none())
         .map(|(name, dim)| Constraint::NotEmpty { name, dim: dim.clone() })
         .collect()
 }
 
 /// The alignment constraint of every pointer, each once.
-fn alignments(root: &Root<'_>, read: &[EpilogueOperand], outputs: &[KernelOutput]) -> Vec<Constraint> {
+fn alignments(
+    module: &Module,
+    root: &Root<'_>,
+    read: &[EpilogueOperand],
+    outputs: &[KernelOutput],
+) -> Vec<Constraint> {
     let Root { capability, operands, .. } = root;
+    let alphas = operands.alpha.filter(|alpha| !module.ty(*alpha).is_scalar());
     let wide = capability.pointer_alignment;
     let vectors = read.iter().filter(|read| read.shape != OperandShape::Scalar).map(|read| read.value);
     let [of_a, of_b] = capability.operand_alignment;
@@ -167,7 +176,8 @@ fn alignments(root: &Root<'_>, read: &[EpilogueOperand], outputs: &[KernelOutput
     let read = [Some((operands.a, of_a)), scales_of_a, Some((operands.b, of_b)), Some((operands.sfb, wide))]
         .into_iter()
         .flatten()
-        .chain(operands.c.into_iter().chain(vectors).map(|value| (value, wide)));
+        .chain(operands.c.into_iter().chain(vectors).map(|value| (value, wide)))
+        .chain(operands.offsets.into_iter().chain(alphas).map(|value| (value, WORD_ALIGNMENT)));
     let written = outputs.iter().flat_map(|output| match output.kind {
         OutputKind::Value { value } => vec![(value, wide)],
         OutputKind::Quantized { codes, scales, .. } => vec![(codes, wide), (scales, wide)],

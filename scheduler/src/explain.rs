@@ -179,6 +179,7 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
                  expected M a multiple of 128"
             ))
         }
+        Illegal::Grouped => kind("a kernel of groups of rows writes values only".to_owned()),
         Illegal::ResultShape => {
             let (found, expected) = (shown(operation.results[0]), module.display_type(root.d(module)));
             operand(format!("the result is {found}; expected the shape of the kernel's result, {expected}"))

@@ -50,6 +50,8 @@ pub(crate) struct TypeEnvironment {
     pub(crate) leaves: Vec<Type>,
     /// The element type of the `scaled_mma`.
     pub(crate) accumulator: ElementType,
+    /// True if rows of A are in groups, so that its scales are linear.
+    pub(crate) grouped: bool,
     /// The element types of outputs whose multiple of N this region's N can satisfy.
     pub(crate) writable: Vec<ElementType>,
     /// The element types of matrix operands whose multiple of N this region's N can satisfy.
@@ -78,6 +80,8 @@ pub(crate) enum Class {
     Operand(OperandShape),
     /// Scales in the blocked layout.
     BlockedScales,
+    /// Scales in the linear layout.
+    LinearScales,
     /// Any other external value.
     Other,
     /// The result of an op of the region, with the shape of D.

@@ -44,6 +44,8 @@ pub(crate) fn extent_limits(matmul: &Matmul, capability: &FormatCapability) -> V
     };
     limits.extend([("N", n.clone(), most.min(max_columns)), ("K", k.clone(), most)]);
     limits
+        .extend(matmul.groups.iter().map(|groups| ("E", groups.clone(), capability.max_groups.unwrap_or(0))));
+    limits
 }
 
 /// The extents of D in one launch: matrices, rows and columns. The blocked scales of a quantized D have the
@@ -101,7 +103,11 @@ pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
     } else {
         Some([batch.clone(), m.clone(), k.clone()])
     };
-    let b_matrices = if matmul.b_batched { batch.clone() } else { one };
+    let b_matrices = match &matmul.groups {
+        Some(groups) => groups.clone(),
+        None if matmul.b_batched => batch.clone(),
+        None => one,
+    };
     let b = [b_matrices, n.clone(), k.clone()];
     a.map(|a| ("A", a)).into_iter().chain([("B", b)]).collect()
 }

@@ -58,8 +58,10 @@ pub(crate) fn grow<'a>(
     };
     for (op, operation) in module.ops.iter() {
         match operation.kind {
-            OpKind::ScaledMma(_) if rejected_roots.contains_key(&op) => grower.leave_outside(op),
-            OpKind::ScaledMma(_) => match accept(program, capabilities, op) {
+            OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_) if rejected_roots.contains_key(&op) => {
+                grower.leave_outside(op);
+            }
+            OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_) => match accept(program, capabilities, op) {
                 Ok(root) if unpaired.contains(&op) => grower.begin(Root { pair: None, ..root }),
                 Ok(root) => grower.begin(root),
                 Err(rejection) => {

@@ -7,7 +7,7 @@ use fourfold_ir::{
 };
 
 use crate::geometry::{Divides, SCALE_ROWS, flattens, operand_shape, reduced_shape, scale_bytes};
-use crate::properties::{is_fp8, is_inlinable, needs_rows};
+use crate::properties::{is_fp8, is_inlinable, is_sink, needs_rows};
 use crate::root::Root;
 
 /// The reason why an op is not legal in an epilogue.
@@ -33,6 +33,8 @@ pub(crate) enum Illegal {
     ScaleBytes,
     /// The kernel flattens matrices whose scales are padded separately.
     ScaleRows,
+    /// Kernels of groups of rows write values only.
+    Grouped,
     /// The result's shape is not D's.
     ResultShape,
     /// An operand has a shape or an element type that no epilogue reads there.
@@ -57,6 +59,9 @@ pub(crate) fn check_legal(
     let epilogue = &root.capability.epilogue;
     if !is_supported(&operation.kind, epilogue) {
         return Err(Illegal::Kind);
+    }
+    if root.matmul.groups.is_some() && is_sink(&operation.kind) {
+        return Err(Illegal::Grouped);
     }
     match operation.kind {
         OpKind::BlockQuantize { block, .. } => check_quantize(program, root, op, block, inside),
@@ -100,7 +105,8 @@ pub(crate) fn readable_matrices(root: &Root<'_>) -> Vec<ElementType> {
 /// The quantized formats that the kernel can write for at least some values of its extents.
 pub(crate) fn quantized(root: &Root<'_>) -> Vec<QuantizedCapability> {
     let fits = |rule: &&QuantizedCapability| {
-        Divides::of(root.columns(), rule.n_multiple) != Divides::Never
+        root.matmul.groups.is_none()
+            && Divides::of(root.columns(), rule.n_multiple) != Divides::Never
             && scales_fit(root, rule.block)
             && keeps_scale_rows(root)
             && holds_block(root, rule.block)
@@ -113,7 +119,8 @@ pub(crate) fn quantized(root: &Root<'_>) -> Vec<QuantizedCapability> {
 pub(crate) fn reductions(root: &Root<'_>) -> Vec<ReduceKind> {
     let empty = [&root.matmul.m, &root.matmul.batch].into_iter().any(|dim| dim.as_fixed() == Some(0));
     let kinds = root.capability.epilogue.reductions.iter();
-    kinds.filter(|kind| !empty || !needs_rows(**kind)).copied().collect()
+    let is_grouped = root.matmul.groups.is_some();
+    kinds.filter(|kind| !is_grouped && (!empty || !needs_rows(**kind))).copied().collect()
 }
 
 fn scales_fit(root: &Root<'_>, block: u32) -> bool {

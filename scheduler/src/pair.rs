@@ -21,6 +21,10 @@ pub(crate) fn find_pair<'a>(
     op: Op,
 ) -> Option<Pair<'a>> {
     capability.pairs?;
+    // Kernels of groups of rows do not pair columns.
+    if matmul.groups.is_some() {
+        return None;
+    }
     let module = program.module();
     let &[result] = &module.ops[op].results[..] else { return None };
     let has_c = module.scaled_mma_operands(op)?.c.is_some();

@@ -133,11 +133,9 @@ impl<'a> Kernels<'a> {
                     "a plain mma never becomes a kernel; expected scaled_mma, whose operands have scales";
                 return Some(Rejection::new(ReasonCode::NotScaledMma, format!("{label}: {what}")));
             }
-            OpKind::GroupedScaledMma(_) => {
-                let message = format!("{label}: no target has a kernel for a grouped_scaled_mma");
-                return Some(Rejection::new(ReasonCode::GroupedUnsupported, message));
+            OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_) => {
+                return self.rejected_roots.get(&op).cloned();
             }
-            OpKind::ScaledMma(_) => return self.rejected_roots.get(&op).cloned(),
             OpKind::Convert => {
                 if let Some(message) = near_miss(program, op) {
                     let code = ReasonCode::WrittenQuantization;

@@ -172,6 +172,17 @@ pub struct Roles {
     pub outputs: Vec<(String, Value)>,
 }
 
+/// The groups of rows of a `grouped_scaled_mma`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Groups {
+    /// The end of each group, `[E]`, ascending.
+    pub offsets: Value,
+    /// E, the number of groups.
+    pub count: Dim,
+    /// True if alpha has a value for each group. Otherwise it is a scalar.
+    pub has_alphas: bool,
+}
+
 /// The plan of one fused kernel.
 ///
 /// The kernel computes alpha · A·Bᵀ + beta · C, applies the steps of the epilogue, and writes the outputs. It
@@ -183,7 +194,7 @@ pub struct Roles {
 /// extents applies to L·M.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaledMmaPlan {
-    /// The `scaled_mma`.
+    /// The `scaled_mma` or `grouped_scaled_mma`.
     pub root: Op,
     /// The format of operands and scales.
     pub format: BlockFormat,
@@ -197,15 +208,17 @@ pub struct ScaledMmaPlan {
     pub k: Dim,
     /// True if each matrix of A has its own B and scales; false if one B serves all.
     pub b_batched: bool,
+    /// The groups of rows, each with a matrix of B `[E, N, K]`, if the root is a `grouped_scaled_mma`. L is then 1.
+    pub groups: Option<Groups>,
     /// A, `[.., M, K]`.
     pub a: Value,
-    /// The blocked scales of A; absent beside a 16-bit A.
+    /// The scales of A, blocked, or linear if there are groups; absent beside a 16-bit A.
     pub sfa: Option<Value>,
     /// B, `[.., N, K]`.
     pub b: Value,
     /// The blocked scales of B.
     pub sfb: Value,
-    /// The scale of the product, an f32 scalar.
+    /// The scale of the product, an f32 scalar or one for each group.
     pub alpha: Option<Value>,
     /// C, `[.., M, N]`.
     pub c: Option<Value>,
@@ -285,6 +298,11 @@ impl ScaledMmaPlan {
                 OutputKind::Quantized { codes, scales, .. } => [Some(codes), Some(scales)],
             })
             .flatten()
+    }
+
+    /// The values of alpha, if it has one for each group.
+    pub fn alphas(&self) -> Option<Value> {
+        self.alpha.filter(|_| self.groups.as_ref().is_some_and(|groups| groups.has_alphas))
     }
 
     /// The columns of D: N, or half of it if the epilogue pairs columns.

@@ -9,8 +9,8 @@ use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
 use crate::pair::Pair;
 use crate::plan::{
-    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, PairedColumns,
-    ScaledMmaPlan,
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, OutputKind,
+    PairedColumns, ScaledMmaPlan,
 };
 use crate::properties::splat;
 use crate::prove::ProvedKernel;
@@ -68,6 +68,10 @@ pub(crate) fn build_plan(
         n: matmul.n.clone(),
         k: matmul.k.clone(),
         b_batched: matmul.b_batched,
+        groups: operands.offsets.zip(matmul.groups.clone()).map(|(offsets, count)| {
+            let has_alphas = operands.alpha.is_some_and(|alpha| !module.ty(alpha).is_scalar());
+            Groups { offsets, count, has_alphas }
+        }),
         a: operands.a,
         sfa: operands.sfa,
         b: operands.b,

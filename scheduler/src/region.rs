@@ -76,6 +76,7 @@ pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
             .map(|leaf| leaf_type(program, *leaf, &root.d(module).shape, &grown.ops))
             .collect(),
         accumulator: module.ty(root.result).element,
+        grouped: root.matmul.groups.is_some(),
         writable: writable(root),
         matrices: readable_matrices(root),
         quantized: quantized(root),
@@ -205,7 +206,7 @@ fn leaf_type(program: &Program, leaf: Value, d: &[Dim], ops: &[Op]) -> Type {
 fn operand_class(ty: &TensorType, d: &[Dim]) -> Class {
     match ty.layout {
         Some(ScaleLayout::Blocked) => Class::BlockedScales,
-        Some(ScaleLayout::Linear) => Class::Other,
+        Some(ScaleLayout::Linear) => Class::LinearScales,
         None => operand_shape(&ty.shape, d).map_or(Class::Other, Class::Operand),
     }
 }

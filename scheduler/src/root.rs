@@ -104,9 +104,15 @@ pub(crate) fn accept<'a>(
         let what = format!("the operands are {format}; expected a format of {target}, which has {known}");
         return reject(ReasonCode::TargetLacksFormat, what);
     };
+    if matmul.groups.is_some() && capability.max_groups.is_none() {
+        let what = format!("{target} has no kernel for a grouped_scaled_mma of {format}");
+        return reject(ReasonCode::GroupedUnsupported, what);
+    }
     let of_a = operands.sfa.zip(matmul.sfa_layout).map(|(scales, layout)| ("A", scales, layout));
+    // The rows of a group begin anywhere, so a grouped A has linear scales.
+    let is_grouped = matmul.groups.is_some();
     for (role, scales, layout) in of_a.into_iter().chain([("B", operands.sfb, matmul.sfb_layout)]) {
-        if layout != ScaleLayout::Blocked {
+        if layout != ScaleLayout::Blocked && !(is_grouped && role == "A") {
             let name = module.name_of(scales);
             let what = format!("%{name}, the scales of {role}, are {layout}; expected blocked");
             return reject(ReasonCode::ScaleLayout, what);
@@ -136,8 +142,8 @@ fn quantized(capabilities: &Capabilities, format: BlockFormat) -> Option<BlockFo
 type Refusal = Option<(ReasonCode, String)>;
 
 fn extents(module: &Module, root: &Root<'_>) -> Refusal {
-    let Matmul { n, k, .. } = root.matmul;
-    for (name, dim) in [("K", k), ("N", n)] {
+    let Matmul { n, k, groups, .. } = root.matmul;
+    for (name, dim) in [("K", k), ("N", n)].into_iter().chain(groups.iter().map(|groups| ("E", groups))) {
         if dim.as_fixed() == Some(0) {
             return Some((ReasonCode::ExtentRange, format!("{name} is 0; expected at least 1")));
         }

@@ -18,7 +18,9 @@ impl KernelRun<'_> {
         if self.is_exact_in_any_order(&sums)? {
             return Ok(None);
         }
+        let groups = self.groups()?;
         let alpha = match self.plan.alpha {
+            _ if groups.is_some() => 1.0,
             Some(alpha) => self.run.operand(alpha)?.to_f64().first().copied().unwrap_or(1.0).abs(),
             None => 1.0,
         };
@@ -31,7 +33,11 @@ impl KernelRun<'_> {
         // The fallback sums in f32 as well, so both sides may err.
         let orders = if self.run.interpret { 1.0 } else { 2.0 };
         let gamma = orders * unit / (1.0 - unit);
-        Ok(Some(sums.iter().map(|sum| gamma * alpha * f64::from(*sum)).collect()))
+        let columns = self.run.operand(self.plan.b)?.dims().iter().rev().nth(1).copied().unwrap_or(1).max(1);
+        let of_group =
+            |index: usize| groups.as_ref().map_or(1.0, |it| f64::from(it.alpha(index / columns)).abs());
+        let bound = |(index, sum): (usize, &f32)| gamma * alpha * of_group(index) * f64::from(*sum);
+        Ok(Some(sums.iter().enumerate().map(bound).collect()))
     }
 
     /// Returns true if every partial sum is a whole number of units that f32 can hold. The elements of a row of A are
@@ -47,9 +53,17 @@ impl KernelRun<'_> {
             return Ok(false);
         };
         let ([.., m, _], [.., n, _]) = (a.dims(), b.dims()) else { return Ok(false) };
+        let groups = self.groups()?;
         let holds = |(index, sum): (usize, &f32)| {
             let (row, column) = (index / n, index % n);
-            let matrix = if plan.b_batched { row / m } else { 0 };
+            let matrix = match &groups {
+                Some(groups) => match groups.of_row(row) {
+                    Some(group) => group,
+                    None => return true,
+                },
+                None if plan.b_batched => row / m,
+                None => 0,
+            };
             f64::from(*sum) < a_units[row] * b_units[matrix * n + column] * 2f64.powi(24)
         };
         Ok(sums.iter().enumerate().all(holds))
@@ -58,7 +72,11 @@ impl KernelRun<'_> {
     /// Returns Σ|a·b| for every element of D.
     fn magnitudes(&self) -> Result<Vec<f32>, Error> {
         let (a, b) = (self.run.operand(self.plan.a)?, self.run.operand(self.plan.b)?);
-        self.multiply(&without_signs(a), &without_signs(b), Epilogue::default())
+        let (a, b) = (without_signs(a), without_signs(b));
+        match self.groups()? {
+            Some(groups) => self.multiply_groups(&groups, &a, &b, false),
+            None => self.multiply(&a, &b, Epilogue::default()),
+        }
     }
 
     /// Returns the result of the `scaled_mma` before it is rounded to its type.
@@ -82,7 +100,10 @@ impl KernelRun<'_> {
             beta: scalar(self.plan.beta)?,
         };
         let (a, b) = (self.run.operand(self.plan.a)?, self.run.operand(self.plan.b)?);
-        let sums = self.multiply(a.bytes(), b.bytes(), epilogue)?;
+        let sums = match self.groups()? {
+            Some(groups) => self.multiply_groups(&groups, a.bytes(), b.bytes(), true)?,
+            None => self.multiply(a.bytes(), b.bytes(), epilogue)?,
+        };
         Tensor::from_f32(root.dims().to_vec(), &sums).map_err(|error| self.no_tensor(error))
     }
 

@@ -57,6 +57,8 @@ pub(super) fn nan_rows(
         let tensor = tensors.get(name).filter(|tensor| tensor.layout() == Some(ScaleLayout::Blocked))?;
         match tensor.dims() {
             _ if tensor.count() == 0 => None,
+            // Rows of no group have no products, so their elements are not NaN.
+            [.., columns] if !columns.is_multiple_of(4) && plan.groups.is_some() => None,
             [.., columns] if !columns.is_multiple_of(4) => Some(beside(plan, target)),
             [.., rows, _] if !rows.is_multiple_of(128) => Some(Shows::Nowhere),
             _ => None,

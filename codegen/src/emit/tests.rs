@@ -443,7 +443,8 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
 #[test]
 fn the_table_and_the_kernels_agree_about_tiles() {
     for constant in [
-        format!("constexpr int kSmallM = {};", tiles::SMALL_M),
+        format!("constexpr int kSmallM = kGrouped ? 0 : {};", tiles::SMALL_M),
+        format!("constexpr int kMaxGroups = {};", crate::targets::MAX_GROUPS),
         format!("constexpr int kBlockK = {},", tiles::TILE_K),
     ] {
         assert_eq!(tiles::KERNEL.matches(&constant).count(), 1, "{constant}");
@@ -456,7 +457,7 @@ fn the_table_and_the_kernels_agree_about_tiles() {
             ("8;", 8)
         } else {
             // With N = 64 two phases share K.
-            ("4 / kPhases;", if tile.n == 64 { 2 } else { 4 })
+            ("kGrouped ? 1 : 4 / kPhases;", if tile.n == 64 { 2 } else { 4 })
         };
         assert!(most.starts_with(bound) && tile.max_cluster() == known, "{tile}");
     }

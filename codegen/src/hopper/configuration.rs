@@ -29,11 +29,27 @@ pub struct Choice {
     pub cluster: u32,
 }
 
+/// The groups of rows of a kernel, each with a matrix of B of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Groups {
+    /// True if alpha has a value for each group.
+    pub has_alphas: bool,
+}
+
+impl Groups {
+    /// The word of a signature.
+    pub(crate) fn signature(self) -> &'static str {
+        if self.has_alphas { "grouped_alpha" } else { "grouped" }
+    }
+}
+
 /// The configuration of an sm_90a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// The format of A and B.
     pub format: BlockFormat,
+    /// The groups of rows; absent in a `scaled_mma`. A bound on M in the table is then one on the mean rows of a group.
+    pub groups: Option<Groups>,
     /// The tiles in the source, a subset of [`TILES`](super::TILES), the smallest first.
     pub variants: Vec<Tile>,
     /// The selection table: the default one unless overridden. The source holds the lines for its tiles.
@@ -52,17 +68,23 @@ impl Configuration {
         check(format, tile, cluster)?;
         let max_m = if tile.is_small_m() { tile.m } else { ANY };
         let line = Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster };
-        Ok(Configuration { format, variants: vec![tile], table: Cow::Owned(vec![line]) })
+        Ok(Configuration { format, groups: None, variants: vec![tile], table: Cow::Owned(vec![line]) })
     }
 
     /// A readable name, such as `sm90_x8_16_64x128_128x256`, with `_c2` if two CTAs share each tile.
     pub fn name(&self) -> String {
-        let variants: Vec<String> = self.variants.iter().map(Tile::to_string).collect();
+        let named = |tile: &Tile| match self.groups {
+            // Tiles of groups have an extent along N for any M.
+            Some(_) => format!("{}x{}", tile.m, tile.n),
+            None => tile.to_string(),
+        };
+        let variants: Vec<String> = self.variants.iter().map(named).collect();
         let cluster = match self.table[..] {
             [Choice { cluster, .. }] if cluster > 0 => format!("_c{cluster}"),
             _ => String::new(),
         };
-        format!("sm90_x{}{cluster}", variants.join("_"))
+        let grouped = if self.groups.is_some() { "_grouped" } else { "" };
+        format!("sm90{grouped}_x{}{cluster}", variants.join("_"))
     }
 
     /// The largest tile: M, N and K.
@@ -72,13 +94,13 @@ impl Configuration {
 
     /// The largest M of a call; `None` if unbounded. A small-M kernel has all of M in one tile.
     pub fn max_m(&self) -> Option<u32> {
-        self.variants.last().filter(|tile| tile.is_small_m()).map(|tile| tile.m)
+        self.variants.last().filter(|tile| self.groups.is_none() && tile.is_small_m()).map(|tile| tile.m)
     }
 
     /// The SASS name of the largest tile's MMA instruction: warpgroup MMA, warp MMA if all tiles are for
     /// small M, or e4m3 MMA.
     pub fn opcode(&self) -> &'static str {
-        match self.variants.last() {
+        match self.variants.last().filter(|_| self.groups.is_none()) {
             Some(tile) if tile.uses_e4m3() => "QGMMA",
             Some(tile) if tile.is_small_m() => "HMMA.16816",
             _ => "HGMMA",

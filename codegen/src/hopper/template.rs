@@ -3,7 +3,7 @@
 use fourfold_ir::{BlockFormat, ElementType, OperandShape};
 use serde::Serialize;
 
-use super::configuration::{Choice, Configuration};
+use super::configuration::{Choice, Configuration, Groups};
 use super::tiles::Tile;
 use crate::cuda::{alignment, element_type};
 use crate::epilogue::{Epilogue, outputs};
@@ -29,6 +29,8 @@ pub const KERNEL: &str = concat!(
     include_str!("device/tiled/traits.cuh"),
     "\n",
     include_str!("device/tiled/tile_scheduler.cuh"),
+    "\n",
+    include_str!("device/tiled/groups.cuh"),
     "\n",
     include_str!("device/tiled/decode_ahead.cuh"),
     "\n",
@@ -97,6 +99,8 @@ pub(crate) struct Context {
     /// True if the epilogue pairs columns.
     has_pair: bool,
     is_mx: bool,
+    /// The groups of rows, if any.
+    groups: Option<GroupsView>,
     /// The element types of A and B.
     element_a: &'static str,
     element_b: &'static str,
@@ -117,6 +121,13 @@ pub(crate) struct Context {
     load_parameter: &'static str,
     load_argument: &'static str,
     shared_bytes: &'static str,
+}
+
+/// The alpha of groups of rows: one for each group, one for all, or none.
+#[derive(Serialize)]
+struct GroupsView {
+    has_alpha: bool,
+    has_alphas: bool,
 }
 
 /// An input of the epilogue function: its name, the expression that reads it, and its address.
@@ -157,7 +168,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         Line { max_m, max_n, max_k, variant, cluster }
     };
     Context {
-        operands: reads(epilogue),
+        operands: reads(epilogue, configuration.groups.is_some_and(|groups| groups.has_alphas)),
         output_texts: outputs::own_texts(epilogue),
         operands_text: OPERANDS,
         epilogue_text: EPILOGUE,
@@ -169,6 +180,9 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         has_blocks: outputs::has_blocks(epilogue),
         is_simple: epilogue.only_values(),
         has_pair: epilogue.pair,
+        groups: configuration
+            .groups
+            .map(|Groups { has_alphas }| GroupsView { has_alpha: epilogue.alpha, has_alphas }),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),
         element_b: element_of(configuration.format.b),
@@ -184,7 +198,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         has_small_m_regs: configuration
             .variants
             .iter()
-            .any(|tile| tile.may_keep_a_in_registers(configuration.format)),
+            .any(|tile| configuration.groups.is_none() && tile.may_keep_a_in_registers(configuration.format)),
         load_parameter: ", int variant",
         load_argument: ", variant",
         shared_bytes: "shared_bytes(variant)",
@@ -202,7 +216,7 @@ fn element_of(element: ElementType) -> &'static str {
     }
 }
 
-fn reads(epilogue: &Epilogue) -> Vec<Read> {
+fn reads(epilogue: &Epilogue, has_alphas: bool) -> Vec<Read> {
     let read = |name: &str, element, how: &str, pointer: String| Read {
         name: name.to_owned(),
         element,
@@ -215,7 +229,8 @@ fn reads(epilogue: &Epilogue) -> Vec<Read> {
     let odd = Read { name: "odd".to_owned(), read: "odd".to_owned(), ..acc.clone() };
     let mut reads = vec![acc];
     reads.extend(epilogue.pair.then_some(odd));
-    reads.extend(epilogue.alpha.then(|| scalar("alpha")));
+    let alphas = || read("alpha", "float", "scalar", "static_cast<float const *>(p.alphas)".to_owned());
+    reads.extend(epilogue.alpha.then(|| if has_alphas { alphas() } else { scalar("alpha") }));
     reads.extend(epilogue.c.map(|element| {
         let ty = element_type(element);
         read("c", ty, "matrix", format!("static_cast<{ty} const *>(p.c)"))

@@ -9,7 +9,8 @@ use super::tables::default_tables;
 use crate::cutlass::CutlassVersion;
 use crate::dispatch::{Bounds, Condition, Kernel, Table};
 use crate::extents::Extents;
-use crate::hopper::{ANY, Choice, Configuration, TARGET, has_two_terms, takes};
+use crate::hopper::{ANY, Choice, Configuration, Groups, TARGET, Tile, has_two_terms, takes};
+use crate::targets::takes_groups;
 
 /// The lines of the default table of a format (`select/sm90.toml`), which may have tiles of other formats. The first
 /// whose bounds hold and whose tile takes the format applies; the last always does.
@@ -109,6 +110,39 @@ pub(crate) fn choose_by(
     Some((configuration, format!("{why}; {said}")))
 }
 
+/// The lines for groups of rows. The bound on M is on the mean rows of a group.
+const OF_GROUPS: [Choice; 5] = [
+    of_groups(16, Tile::new(16, 128)),
+    of_groups(32, Tile::new(32, 128)),
+    of_groups(64, Tile::new(64, 128)),
+    of_groups(128, Tile::new(128, 128)),
+    of_groups(ANY, Tile::new(128, 256)),
+];
+
+const fn of_groups(max_m: u32, tile: Tile) -> Choice {
+    Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster: 1 }
+}
+
+/// Selects the configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels.
+pub(crate) fn choose_of_groups(
+    format: BlockFormat,
+    groups: Groups,
+    problem: Extents,
+    count: Option<u64>,
+) -> Option<(Configuration, String)> {
+    if !takes_groups(format) {
+        return None;
+    }
+    let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(count.max(1)));
+    let (configuration, why) =
+        choose_of(Cow::Borrowed(&OF_GROUPS), format, Extents { m: mean, ..problem }, true)?;
+    let why = match mean {
+        Some(mean) => format!("{mean} rows per group: {}", why.split_once(": ").map_or("", |it| it.1)),
+        None => "M is unknown: the mean rows of a group select its tile".to_owned(),
+    };
+    Some((Configuration { groups: Some(groups), ..configuration }, why))
+}
+
 fn choose_of(
     lines: Cow<'static, [Choice]>,
     format: BlockFormat,
@@ -139,7 +173,7 @@ fn choose_of(
         (Some(m), _) => format!("M = {m}: N and K of each call select its tile"),
         (None, _) => "M is unknown: the extents of each call select its tile".to_owned(),
     };
-    Some((Configuration { format, variants, table: lines }, why))
+    Some((Configuration { format, groups: None, variants, table: lines }, why))
 }
 
 #[cfg(test)]

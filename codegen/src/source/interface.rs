@@ -138,6 +138,8 @@ fn views(roles: &[Role]) -> Vec<RoleView<'_>> {
 
 /// The members of `Pointers` in every kernel that multiplies. Shared host code names each of them.
 const PRODUCT_OPERANDS: [&str; 5] = ["a", "sfa", "b", "sfb", "c"];
+/// The members in kernels of groups of rows: the ends of the groups, and an alpha for each.
+const OF_GROUPS: [&str; 2] = ["offsets", "alphas"];
 const PRODUCT_SCALARS: [&str; 2] = ["alpha", "beta"];
 
 impl Serialize for Interface {
@@ -146,12 +148,16 @@ impl Serialize for Interface {
         let is_shared = |role: &Role| role.extents.as_ref().is_some_and(|extents| !extents.contains(&"L"));
         let named: Vec<&str> =
             self.operands.iter().filter(|role| role.number().is_none()).map(|role| &*role.name).collect();
+        let mut of_product = PRODUCT_OPERANDS.to_vec();
+        if named.contains(&OF_GROUPS[0]) {
+            of_product.extend(OF_GROUPS);
+        }
         View {
             extents: &self.extents,
             operands: views(&self.operands),
             scalars: &self.scalars,
             outputs: views(&self.outputs),
-            named_operands: if multiplies { PRODUCT_OPERANDS.to_vec() } else { named },
+            named_operands: if multiplies { of_product } else { named },
             named_scalars: if multiplies { PRODUCT_SCALARS.to_vec() } else { self.scalars.clone() },
             numbered_operands: self.operands.iter().filter(|role| role.number().is_some()).count(),
             writes_empty: !multiplies && self.extents.contains(&"L") && self.outputs.iter().any(is_shared),

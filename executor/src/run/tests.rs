@@ -51,6 +51,7 @@ impl Fixture {
             n,
             k: Dim::fixed(32),
             b_batched: false,
+            groups: None,
             a: x,
             sfa: Some(sx),
             b: w,

@@ -3,18 +3,19 @@
 use super::matmul::{checked_block, require_blocks, require_formats};
 use super::{ARITHMETIC, Elements, INTEGER, Site, Slot};
 use crate::ops::GroupedScaledMma;
-use crate::types::{ElementType, ScaleLayout};
+use crate::program::{BlockFormat, Matmul};
+use crate::types::{Dim, ElementType, ScaleLayout};
 use crate::verify::VerifyErrorKind as Kind;
 
 const SINGLE: Elements = Elements { has: |element| element == ElementType::F32, text: "f32" };
 
-pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) {
+pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) -> Option<Matmul> {
     let mut positions = 0..mma.operand_count();
     let mut take =
         |present: bool| if present { positions.next().and_then(|at| site.find_operand(at)) } else { None };
     let (a, sfa, b, sfb, offsets) = (take(true), take(!mma.weight_only), take(true), take(true), take(true));
     let alpha = take(mma.alpha);
-    let (Some(a), Some(b), Some(sfb), Some(offsets)) = (a, b, sfb, offsets) else { return };
+    let (Some(a), Some(b), Some(sfb), Some(offsets)) = (a, b, sfb, offsets) else { return None };
 
     let block = checked_block(site, mma.block);
     require_formats(site, (a, sfa), (b, sfb), mma.block);
@@ -25,7 +26,9 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) {
     site.require_element(offsets, INTEGER);
     site.require_result_among(site.result(0), ARITHMETIC);
     let (a_fits, b_fits) = (require_exact_rank(site, a, 2), require_exact_rank(site, b, 3));
-    let ([rows, a_k], [groups, n, b_k], true) = (a.shape(), b.shape(), a_fits && b_fits) else { return };
+    let ([rows, a_k], [groups, n, b_k], true) = (a.shape(), b.shape(), a_fits && b_fits) else {
+        return None;
+    };
     if a_k != b_k {
         let (a, a_ty, b, b_ty) = (site.name(a), site.ty(a), site.name(b), site.ty(b));
         site.errors.push(Kind::KMismatch { a, a_ty, b, b_ty });
@@ -44,6 +47,17 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) {
         }
     }
     site.require_result_shape(site.result(0), &[rows.clone(), n.clone()]);
+    Some(Matmul {
+        batch: Dim::fixed(1),
+        m: rows.clone(),
+        n: n.clone(),
+        k: a_k.clone(),
+        b_batched: false,
+        groups: Some(groups.clone()),
+        format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfb.ty.element, block: mma.block },
+        sfa_layout: sfa.and_then(|sfa| sfa.ty.layout),
+        sfb_layout: sfb.ty.layout?,
+    })
 }
 
 /// Requires a rank, and states the shape without the leading extents that exceed it.

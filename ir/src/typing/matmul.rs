@@ -45,6 +45,7 @@ pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> 
         n: n.clone(),
         k: k.clone(),
         b_batched: !b_batch.is_empty(),
+        groups: None,
         format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfb.ty.element, block: mma.block },
         sfa_layout: sfa.and_then(|sfa| sfa.ty.layout),
         sfb_layout: sfb.ty.layout?,

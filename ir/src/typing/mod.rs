@@ -123,7 +123,7 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
     let mut matmul = None;
     match &site.operation.kind {
         OpKind::ScaledMma(mma) => matmul = matmul::scaled_mma(&mut site, *mma),
-        OpKind::GroupedScaledMma(mma) => grouped::grouped_scaled_mma(&mut site, *mma),
+        OpKind::GroupedScaledMma(mma) => matmul = grouped::grouped_scaled_mma(&mut site, *mma),
         OpKind::Mma => matmul::mma(&mut site),
         OpKind::SwizzleScales => matmul::swizzle_scales(&mut site),
         OpKind::BlockQuantize { block, scale_rounding, formula } => {

@@ -2,11 +2,11 @@
 
 use fourfold_ir::{
     BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Module, OpKind, OperandShape, Program,
-    ReduceKind, ScaleLayout, ScaledMma, ScaledMmaOperands, TensorType, Value, dim_product,
+    ReduceKind, ScaleLayout, ScaledMmaOperands, TensorType, Value, dim_product,
 };
 
 use super::{CheckError, known, may_divide};
-use crate::plan::{Constraint, KernelOutput, OutputKind, ScaledMmaPlan, Segment};
+use crate::plan::{Constraint, Groups, KernelOutput, OutputKind, ScaledMmaPlan, Segment};
 use crate::reason::ReasonCode;
 
 pub(super) fn check(
@@ -19,9 +19,9 @@ pub(super) fn check(
 ) {
     let module = program.module();
     let mut checker = Checker { program, module, index, plan, errors };
-    let Some((mma, operands)) = checker.root(segment) else { return };
+    let Some((block, operands)) = checker.root(segment) else { return };
     let Some(inside) = checker.epilogue() else { return };
-    checker.fields(mma, &operands);
+    checker.fields(block, &operands);
     if !checker.outputs(segment, &inside) {
         // The outputs of the plan may still refer to missing steps or operands.
         return;
@@ -69,10 +69,9 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks that the segment is the plan's root, the steps and the sinks, with no second multiplication.
-    fn root(&mut self, segment: &Segment) -> Option<(ScaledMma, ScaledMmaOperands)> {
+    fn root(&mut self, segment: &Segment) -> Option<(u32, ScaledMmaOperands)> {
         let kind = |op| &self.module.ops[op].kind;
-        let mut multiplications =
-            segment.ops.iter().copied().filter(|op| matches!(kind(*op), OpKind::ScaledMma(_) | OpKind::Mma));
+        let mut multiplications = segment.ops.iter().copied().filter(|op| is_multiplication(kind(*op)));
         let (root, another) = (multiplications.next(), multiplications.next());
         if root != Some(self.plan.root) || another.is_some() {
             self.shape("the root of the plan is not the only multiplication");
@@ -91,21 +90,25 @@ impl<'a> Checker<'a> {
             self.shape("the ops are not exactly the root, the steps and the sinks");
             return None;
         }
-        let OpKind::ScaledMma(mma) = self.module.ops[self.plan.root].kind else {
-            self.shape("the root is not a scaled_mma");
-            return None;
+        let block = match self.module.ops[self.plan.root].kind {
+            OpKind::ScaledMma(mma) => mma.block,
+            OpKind::GroupedScaledMma(mma) => mma.block,
+            _ => {
+                self.shape("the root is not a scaled_mma");
+                return None;
+            }
         };
         let operands = self.module.scaled_mma_operands(self.plan.root);
         if operands.is_none() || self.module.ops[self.plan.root].results.len() != 1 {
             self.shape("the root lacks the operands or the single result of a scaled_mma");
         }
-        Some((mma, operands?))
+        Some((block, operands?))
     }
 
     /// Checks that the plan's operands and extents are the root's.
-    fn fields(&mut self, mma: ScaledMma, operands: &ScaledMmaOperands) {
+    fn fields(&mut self, block: u32, operands: &ScaledMmaOperands) {
         let plan = self.plan;
-        let ScaledMmaOperands { a, sfa, b, sfb, alpha, c, beta } = *operands;
+        let ScaledMmaOperands { a, sfa, b, sfb, offsets, alpha, c, beta } = *operands;
         self.field("a", &plan.a, &a);
         self.field("sfa", &plan.sfa, &sfa);
         self.field("b", &plan.b, &b);
@@ -115,8 +118,7 @@ impl<'a> Checker<'a> {
         self.field("beta", &plan.beta, &beta);
         let (a_type, b_type) = (self.module.ty(a), self.module.ty(b));
         let (sfa_type, sfb_type) = (sfa.map(|sfa| self.module.ty(sfa)), self.module.ty(sfb));
-        let format =
-            BlockFormat { a: a_type.element, b: b_type.element, scale: sfb_type.element, block: mma.block };
+        let format = BlockFormat { a: a_type.element, b: b_type.element, scale: sfb_type.element, block };
         self.field("format", &plan.format, &format);
         self.rule(sfa_type.is_none_or(|sfa| sfa.element == sfb_type.element), || {
             "the element types of SFA and SFB differ".to_owned()
@@ -125,10 +127,10 @@ impl<'a> Checker<'a> {
             format!("{format} has {} scales of A", if sfa_type.is_none() { "no" } else { "the" })
         });
         self.rule(format.is_standard(), || format!("{format} is not a standard format"));
-        for ty in sfa_type.into_iter().chain([sfb_type]) {
-            self.rule(ty.layout == Some(ScaleLayout::Blocked), || {
-                "the layout of the scales is not blocked".to_owned()
-            });
+        let of_a = if offsets.is_some() { ScaleLayout::Linear } else { ScaleLayout::Blocked };
+        let layouts = sfa_type.map(|ty| (ty, of_a)).into_iter().chain([(sfb_type, ScaleLayout::Blocked)]);
+        for (ty, layout) in layouts {
+            self.rule(ty.layout == Some(layout), || format!("the layout of the scales is not {layout}"));
         }
         let ([a_leading @ .., m, k], [b_leading @ .., n, b_k]) = (&a_type.shape[..], &b_type.shape[..])
         else {
@@ -139,6 +141,14 @@ impl<'a> Checker<'a> {
         self.field("k", &plan.k, k);
         self.field("k", &plan.k, b_k);
         self.field("batch", &Some(plan.batch.clone()), &dim_product(a_leading));
+        let groups = offsets.map(|offsets| Groups {
+            offsets,
+            count: b_leading.first().cloned().unwrap_or(Dim::fixed(0)),
+            has_alphas: alpha
+                .is_some_and(|alpha| self.module.ty(alpha).shape.iter().any(|dim| known(dim) != Some(1))),
+        });
+        self.field("groups", &plan.groups, &groups);
+        let b_leading = if groups.is_some() { &[][..] } else { b_leading };
         self.field("b_batched", &plan.b_batched, &!b_leading.is_empty());
         self.rule(a_leading == b_leading || b_leading.is_empty(), || {
             "the batches of A and B differ".to_owned()
@@ -149,6 +159,14 @@ impl<'a> Checker<'a> {
     fn capability(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
         let plan = self.plan;
         self.rule(known(&plan.k) != Some(0) && known(&plan.n) != Some(0), || "K or N is 0".to_owned());
+        if let Some(groups) = &plan.groups {
+            self.rule(rules.max_groups.is_some(), || "groups of rows are not supported".to_owned());
+            self.rule(known(&groups.count) != Some(0), || "E is 0".to_owned());
+            let is_value = |output: &KernelOutput| matches!(output.kind, OutputKind::Value { .. });
+            self.rule(plan.outputs.iter().all(is_value), || {
+                "a kernel of groups of rows writes values only".to_owned()
+            });
+        }
         let one_matrix = known(&plan.batch) == Some(1);
         if plan.b_batched {
             self.rule(rules.batched || one_matrix, || "a batch is not supported".to_owned());
@@ -199,7 +217,12 @@ impl<'a> Checker<'a> {
         } else {
             Some([plan.batch.clone(), plan.m.clone()])
         };
-        let of_b = [if shared { single } else { plan.batch.clone() }, plan.n.clone(), plan.k.clone()];
+        let matrices_of_b = match &plan.groups {
+            Some(groups) => groups.count.clone(),
+            None if shared => single,
+            None => plan.batch.clone(),
+        };
+        let of_b = [matrices_of_b, plan.n.clone(), plan.k.clone()];
         let mut scaled = vec![("B", of_b, plan.format.block)];
         let Some([matrices, rows]) = of_a else { return scaled };
         if plan.sfa.is_some() {
@@ -256,6 +279,7 @@ impl<'a> Checker<'a> {
         }
         let nothing_is_known = |output: &KernelOutput| matches!(output.kind, OutputKind::Reduced { kind, .. } if kind != ReduceKind::Amax);
         let mut filled = vec![("N", &plan.n), ("K", &plan.k)];
+        filled.extend(plan.groups.as_ref().map(|groups| ("E", &groups.count)));
         if plan.outputs.iter().any(nothing_is_known) {
             filled.extend([("M", &plan.m), ("L", &plan.batch)]);
         }
@@ -266,11 +290,13 @@ impl<'a> Checker<'a> {
         }
         let read = plan.operands.iter().filter(|read| read.shape != OperandShape::Scalar);
         let read = read.map(|read| read.value);
-        let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = *operands;
+        let ScaledMmaOperands { a, sfa, b, sfb, offsets, alpha, c, .. } = *operands;
         let [of_a, of_b] = rules.operand_alignment;
         let wide = |value: Value| (value, rules.pointer_alignment);
         let mut pointers = vec![(a, of_a), (b, of_b), wide(sfb)];
         pointers.extend(sfa.into_iter().chain(c).chain(read).map(wide));
+        let alphas = if plan.groups.as_ref().is_some_and(|it| it.has_alphas) { alpha } else { None };
+        pointers.extend(offsets.into_iter().chain(alphas).map(|value| (value, 4)));
         for output in &plan.outputs {
             match output.kind {
                 OutputKind::Value { value } => pointers.push(wide(value)),
@@ -312,6 +338,8 @@ impl<'a> Checker<'a> {
         } else {
             sizes.push(("L*M", plan.batch.times(&plan.m), rules.max_extent));
         }
+        let groups = plan.groups.as_ref();
+        sizes.extend(groups.map(|groups| ("E", Some(groups.count.clone()), rules.max_groups.unwrap_or(0))));
         sizes
     }
 
@@ -352,6 +380,10 @@ impl<'a> Checker<'a> {
         };
         all_rows.saturating_mul(of(&columns, tile_columns)) > u128::from(rules.grid.max_tiles)
     }
+}
+
+fn is_multiplication(kind: &OpKind) -> bool {
+    matches!(kind, OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_) | OpKind::Mma)
 }
 
 /// The number of tiles in matrices of these rows and columns; `None` unless all extents are known.

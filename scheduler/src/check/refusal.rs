@@ -18,18 +18,23 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         }
     };
     holds(capabilities.target == "cpu", ReasonCode::CpuTarget);
-    let (OpKind::ScaledMma(mma), Some(operands), Some(&result)) =
-        (&module.ops[op].kind, module.scaled_mma_operands(op), module.ops[op].results.first())
+    let block = match module.ops[op].kind {
+        OpKind::ScaledMma(mma) => mma.block,
+        OpKind::GroupedScaledMma(mma) => mma.block,
+        _ => return vec![ReasonCode::OperandLayout],
+    };
+    let (Some(operands), Some(&result)) = (module.scaled_mma_operands(op), module.ops[op].results.first())
     else {
         return vec![ReasonCode::OperandLayout];
     };
+    let is_grouped = operands.offsets.is_some();
     let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = operands;
     let (a, b) = (module.ty(a), module.ty(b));
     let (sfa, sfb) = (sfa.map(|sfa| module.ty(sfa)), module.ty(sfb));
-    let format = BlockFormat { a: a.element, b: b.element, scale: sfb.element, block: mma.block };
+    let format = BlockFormat { a: a.element, b: b.element, scale: sfb.element, block };
     holds(!format.is_standard(), ReasonCode::ScaleDtype);
     let is_linear = |ty: &TensorType| ty.layout != Some(ScaleLayout::Blocked);
-    holds(sfa.into_iter().chain([sfb]).any(is_linear), ReasonCode::ScaleLayout);
+    holds(sfa.filter(|_| !is_grouped).into_iter().chain([sfb]).any(is_linear), ReasonCode::ScaleLayout);
     let Some(rules) = capabilities.format(format) else {
         let not_emulated = capabilities.not_emulated.contains(&format);
         let narrow = match format.scale {
@@ -50,10 +55,17 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     let ([leading @ .., m, k], [b_leading @ .., n, _]) = (&a.shape[..], &b.shape[..]) else {
         return vec![ReasonCode::OperandLayout];
     };
+    if is_grouped {
+        holds(rules.max_groups.is_none(), ReasonCode::GroupedUnsupported);
+        let groups = b_leading.first().and_then(known);
+        let exceeds =
+            groups.is_some_and(|groups| groups == 0 || rules.max_groups.is_some_and(|most| most < groups));
+        holds(exceeds, ReasonCode::ExtentRange);
+    }
     let batch = dim_product(leading);
     let one_matrix = batch.as_ref().and_then(known) == Some(1);
     let flattened = b_leading.is_empty() && !one_matrix;
-    holds(!b_leading.is_empty() && !one_matrix && !rules.batched, ReasonCode::OperandLayout);
+    holds(!is_grouped && !b_leading.is_empty() && !one_matrix && !rules.batched, ReasonCode::OperandLayout);
     holds(flattened && sfa.is_some() && !m.constant().is_multiple_of(128), ReasonCode::OperandLayout);
 
     let rows = batch.as_ref().and_then(|batch| batch.times(m));
@@ -81,13 +93,17 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         else {
             return false;
         };
-        let tiles = u128::from(rows.div_ceil(128)) * u128::from(k.div_ceil(4 * u64::from(mma.block)));
+        let tiles = u128::from(rows.div_ceil(128)) * u128::from(k.div_ceil(4 * u64::from(block)));
         tiles * 512 * u128::from(matrices) > u128::from(rules.max_scale_bytes)
     };
     let single = Dim::fixed(1);
     let own = batch.as_ref();
     let of_a = if flattened { (rows.as_ref(), Some(&single)) } else { (Some(m), own) };
-    let of_b = (Some(n), if b_leading.is_empty() { Some(&single) } else { own });
+    let of_b = match b_leading {
+        [] => (Some(n), Some(&single)),
+        [groups] if is_grouped => (Some(n), Some(groups)),
+        _ => (Some(n), own),
+    };
     let of_a = sfa.is_some() && scales_beyond(of_a.0, of_a.1);
     holds(of_a || scales_beyond(of_b.0, of_b.1), ReasonCode::ExtentRange);
 

@@ -4,8 +4,8 @@ use fourfold_ir::{Dim, Op, Program, SymbolValues, Value};
 
 use super::rounding::rounding_suffix;
 use super::{
-    BlockQuantizePlan, ColumnPlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan,
-    Roles, RowPlan, ScaledMmaPlan, Tier, ViewPlan,
+    BlockQuantizePlan, ColumnPlan, Constraint, EpilogueOperand, EpilogueRef, Groups, KernelOutput,
+    OutputKind, Plan, Roles, RowPlan, ScaledMmaPlan, Tier, ViewPlan,
 };
 
 impl Plan {
@@ -100,11 +100,15 @@ impl Plan {
                 let mut operands = vec![named("a", plan.a)];
                 operands.extend(plan.sfa.map(|sfa| named("sfa", sfa)));
                 operands.extend([named("b", plan.b), named("sfb", plan.sfb)]);
+                operands.extend(plan.groups.as_ref().map(|groups| named("offsets", groups.offsets)));
+                let alphas = plan.alphas();
+                operands.extend(alphas.map(|alphas| named("alphas", alphas)));
                 operands.extend(plan.c.map(|c| named("c", c)));
                 let read: Vec<(String, Value)> =
                     numbered("x", plan.operands.iter().map(|operand| operand.value).collect());
                 operands.extend(read);
-                let scalars = [("alpha", plan.alpha), ("beta", plan.beta)];
+                let alpha = if alphas.is_some() { None } else { plan.alpha };
+                let scalars = [("alpha", alpha), ("beta", plan.beta)];
                 let scalars = scalars.into_iter().filter_map(|(role, value)| Some(named(role, value?)));
                 Roles { operands, scalars: scalars.collect(), outputs }
             }
@@ -137,6 +141,7 @@ impl Plan {
                 let mut dims = vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)];
                 // The columns of D, where they are not N.
                 dims.extend(plan.pair.as_ref().map(|pair| ("F", &pair.columns)));
+                dims.extend(plan.groups.as_ref().map(|groups| ("E", &groups.count)));
                 dims
             }
             Plan::Mma(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)],
@@ -188,8 +193,9 @@ impl Plan {
     /// Returns the kernel's signature: a description of its operands and outputs, which the generated library
     /// also reports. A library with another signature is not launched for this plan.
     ///
-    /// The signature of a `scaled_mma` starts with the format. Then follow, where present, `pair` for an epilogue that pairs
-    /// columns, `alpha`, the type of C, `beta`, and the shape and type of each epilogue operand. The outputs come last, in order:
+    /// The signature of a `scaled_mma` starts with the format, and `grouped` or `grouped_alpha` if its rows are in
+    /// groups. Then follow, where present, `pair` for an epilogue that pairs columns, `alpha`, the type of C, `beta`, and
+    /// the shape and type of each epilogue operand. The outputs come last, in order:
     /// - `d=bf16` is a value.
     /// - `q=f4E2M1FN:f8E4M3FN/16*x2` is codes with one scale per 16 elements, under the per-tensor scale at operand
     ///   position 2.
@@ -213,6 +219,13 @@ impl Plan {
     }
 }
 
+impl Groups {
+    /// The word of a signature: `grouped`, or `grouped_alpha` with an alpha for each group.
+    pub fn signature(&self) -> &'static str {
+        if self.has_alphas { "grouped_alpha" } else { "grouped" }
+    }
+}
+
 impl From<ScaledMmaPlan> for Plan {
     fn from(plan: ScaledMmaPlan) -> Plan {
         Plan::ScaledMma(plan)
@@ -232,6 +245,7 @@ fn block_quantize_signature(plan: &BlockQuantizePlan) -> String {
 fn scaled_mma_signature(program: &Program, plan: &ScaledMmaPlan) -> String {
     let element = |value| program.module().ty(value).element;
     let mut parts = vec![plan.format.to_string()];
+    parts.extend(plan.groups.as_ref().map(|groups| groups.signature().to_owned()));
     parts.extend(plan.pair.as_ref().map(|_| "pair".to_owned()));
     parts.extend(plan.alpha.map(|_| "alpha".to_owned()));
     parts.extend(plan.c.map(|c| format!("c={}", element(c))));

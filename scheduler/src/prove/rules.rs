@@ -147,16 +147,16 @@ impl Condition {
             Condition::OperandsOfRoot => {
                 let of = |name: &str| egraph[subst[variable(name)]].data;
                 let format = capability.format;
-                let blocked =
-                    Type { element: Some(format.scale), class: Class::BlockedScales, inlined: false };
+                let scales = |class| Type { element: Some(format.scale), class, inlined: false };
+                let of_a = if environment.grouped { Class::LinearScales } else { Class::BlockedScales };
                 of("?a").element == Some(format.a)
                     && of("?b").element == Some(format.b)
                     && if format.is_weight_only() {
                         of("?sfa").class == Class::NoValue
                     } else {
-                        of("?sfa") == blocked
+                        of("?sfa") == scales(of_a)
                     }
-                    && of("?sfb") == blocked
+                    && of("?sfb") == scales(Class::BlockedScales)
                     && of("?c").element.is_none_or(|element| capability.c(element).is_some())
             }
             Condition::Attribute(variable) => {

@@ -44,6 +44,7 @@ fn capability() -> FormatCapability {
         operand_alignment: [16; 2],
         pointer_alignment: 16,
         batched: true,
+        max_groups: None,
         c: outputs.clone(),
         epilogue: EpilogueCapability {
             elements: vec![ElementType::F8E4M3FN, BF16, F32],
@@ -87,6 +88,7 @@ fn types(writable: &[ElementType]) -> TypeEnvironment {
             operand(F32, OperandShape::Scalar),
         ],
         accumulator: F32,
+        grouped: false,
         writable: writable.to_vec(),
         matrices: vec![F32],
         quantized: vec![NVFP4, MXFP8],

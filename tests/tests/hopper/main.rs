@@ -6,6 +6,7 @@
 
 mod decoding;
 mod faults;
+mod groups;
 mod programs;
 mod simulation;
 

@@ -778,6 +778,7 @@ namespace fourfold {
 
 using namespace instructions;
 inline int min(int x, int y) { return x < y ? x : y; }
+inline int max(int x, int y) { return x < y ? y : x; }
 
 template <int kPending>
 void wgmma_wait();
@@ -964,6 +965,15 @@ uint8_t *guarded(size_t bytes) {
   return memory + (pages - 1) * page - room;
 }
 
+// Sets the extents and addresses of groups of rows, of which L is the number.
+template <class P, class Q>
+void read_groups(P &problem, Q &pointers, void const *offsets) {
+  if constexpr (fourfold::kGrouped) {
+    problem.e = problem.l, problem.l = 1;
+    pointers.offsets = offsets, pointers.alphas = pointers.alpha;
+  }
+}
+
 int main(int count, char **) {
   using namespace fourfold;
   if (count > 1) {
@@ -993,6 +1003,7 @@ int main(int count, char **) {
   Pointers pointers{};
   pointers.a = input(), pointers.sfa = input(), pointers.b = input(), pointers.sfb = input(), pointers.c = input();
   pointers.alpha = static_cast<float const *>(input()), pointers.beta = static_cast<float const *>(input());
+  read_groups(problem, pointers, input());
   for (uint32_t i = 0, count = number(); i < count; ++i) {
     pointers.operands[i] = input();
   }

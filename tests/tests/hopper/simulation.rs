@@ -31,7 +31,7 @@ const WITHOUT_EFFECT: [&str; 2] = [
 ];
 
 /// The number of bytes that describe the launch, before the outputs.
-const SAID: usize = 10 * 4;
+pub const SAID: usize = 10 * 4;
 
 /// L, M, N, K and the SMs of a device.
 pub type Case = [u64; 5];
@@ -58,9 +58,12 @@ pub struct Simulation {
 }
 
 impl Program {
-    fn with(&self, [l, m, n, k]: [u64; 4]) -> String {
+    pub fn with(&self, [l, m, n, k]: [u64; 4]) -> String {
         let BlockFormat { a, b, scale, block } = self.format;
-        let mut text = self.text.replace("SCALES", &format!("{scale}, blocked"));
+        let mut text = self
+            .text
+            .replace("LINEAR", &format!("{scale}, linear"))
+            .replace("SCALES", &format!("{scale}, blocked"));
         text = text.replace("BLOCK", &block.to_string());
         text = text.replace("CODES_A", a.name()).replace("CODES_B", b.name());
         let groups = k / u64::from(block);
@@ -251,7 +254,7 @@ impl Program {
         assert!(given[SAID..] == expected, "{name}");
     }
 
-    fn run(
+    pub fn run(
         &self,
         simulation: &Simulation,
         name: &str,
@@ -264,7 +267,7 @@ impl Program {
             input.extend((bytes.len() as u64).to_ne_bytes());
             input.extend(bytes);
         };
-        for name in ["a", "sfa", "b", "sfb", self.c, self.alpha, ""] {
+        for name in ["a", "sfa", "b", "sfb", self.c, self.alpha, "", "ends"] {
             give(tensors.get(name).map_or(&[], Tensor::bytes));
         }
         input.extend((self.operands.len() as u64).to_ne_bytes());

@@ -89,6 +89,7 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> ScaledMm
         n: Dim::fixed(96),
         k: Dim::fixed(96),
         b_batched: false,
+        groups: None,
         a: value("a"),
         sfa: Some(value("sfa")),
         b: value("b"),

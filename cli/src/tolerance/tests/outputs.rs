@@ -129,6 +129,7 @@ fn plan_of(program: &Program) -> ScaledMmaPlan {
         n: Dim::fixed(N as u64),
         k: Dim::fixed(352),
         b_batched: false,
+        groups: None,
         a: operands.a,
         sfa: operands.sfa,
         b: operands.b,

@@ -9,6 +9,7 @@
 // With kTermsA = 2, the workspace has two blocks per K block, one of each term. Tiled kernels then have twice as many K
 // blocks, and load each block of B twice.
 
+constexpr int kBlockScales = kBlockK / kScaleVector;
 constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
 static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);
 
@@ -67,8 +68,8 @@ struct DecodeARun {
   // Byte offsets to the scales of the block's second half, and to the second panel.
   int second;
   int64_t next_panel;
-  // The bytes of the row from the block on.
-  int rest;
+  // The bytes of the row from the block on, and its linear scales.
+  int rest, scales_left;
 
   // `row` is the row's index over all matrices, and `m` is its index in matrix `batch`.
   CUTLASS_DEVICE DecodeARun(DecodeAMatrix const &p, unsigned row, unsigned batch, unsigned m, unsigned block, unsigned word) {
@@ -78,8 +79,14 @@ struct DecodeARun {
     // Clamped to the last atom along K. Past it codes are zeros, or the block is not stored.
     int const first = min(static_cast<int>(block) * kAtomsPerBlock, p.atoms_k - 1);
     second = first + kAtomsPerBlock <= p.atoms_k ? (kAtomsPerBlock - 1) * kAtomBytes : 0;
-    scales = p.scales + ((static_cast<int64_t>(batch) * p.atoms_m + m / 128) * p.atoms_k + first) * kAtomBytes +
-             m % 32 * 16 + m % 128 / 32 * 4;
+    if constexpr (kLinearSfa) {
+      unsigned const of_row = static_cast<unsigned>(p.row_bytes) * 8 / kBitsA / kScaleVector, at = block * kBlockScales;
+      scales = p.scales + static_cast<int64_t>(row) * of_row + at;
+      scales_left = static_cast<int>(of_row - at);
+    } else {
+      scales = p.scales + ((static_cast<int64_t>(batch) * p.atoms_m + m / 128) * p.atoms_k + first) * kAtomBytes +
+               m % 32 * 16 + m % 128 / 32 * 4;
+    }
     next_panel = static_cast<int64_t>(p.panel_m) * kPanelRowBytes;
     decoded = p.decoded + 2 * kTermsA * block * next_panel + static_cast<int64_t>(row) * kPanelRowBytes + word * 16;
   }
@@ -117,7 +124,12 @@ struct DecodeARun {
         }
       }
     }
-    if constexpr (kHasScalesA) {
+    if constexpr (kLinearSfa) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtomsPerBlock; ++i) {
+        of_block[i] = linear_scales(load, i * 4);
+      }
+    } else if constexpr (kHasScalesA) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kAtomsPerBlock; ++i) {
         of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
@@ -128,6 +140,22 @@ struct DecodeARun {
     if constexpr (kTermsA == 2) {
       store_term<1>(words, of_block, word, is_there);
     }
+  }
+
+  // Returns four adjacent linear scales, with zeros past K. Rows may begin at any byte.
+  template <class Load>
+  CUTLASS_DEVICE uint32_t linear_scales(Load const &load, int first) const {
+    if (reinterpret_cast<uintptr_t>(scales) % 4 == 0 && first + 4 <= scales_left) {
+      return load(reinterpret_cast<uint32_t const *>(scales + first));
+    }
+    uint32_t result = 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (first + i < scales_left) {
+        result |= static_cast<uint32_t>(load(scales + first + i)) << 8 * i;
+      }
+    }
+    return result;
   }
 
   // Decodes and stores a term of four words, each of another run.

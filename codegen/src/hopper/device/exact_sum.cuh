@@ -27,23 +27,29 @@ CUTLASS_DEVICE double element_at(uint8_t const *row, unsigned i) {
   }
 }
 
+// Returns the value of a ue8m0 scale.
+CUTLASS_DEVICE double value_of_ue8m0(uint32_t byte) {
+  return __uint_as_float(byte == 255 ? 0x7FFFFFFFu : byte == 0 ? 0x00400000u : byte << 23);
+}
+
 // Returns a ue8m0 scale of a row of a matrix, by its index along K.
 CUTLASS_DEVICE double mx_scale_at(uint8_t const *scales, unsigned row, unsigned block, unsigned atoms_k) {
   uint64_t const atom = static_cast<uint64_t>(row / 128) * atoms_k + block / 4;
-  uint32_t const byte = scales[atom * kAtomBytes + row % 32 * 16 + row % 128 / 32 * 4 + block % 4];
-  return __uint_as_float(byte == 255 ? 0x7FFFFFFFu : byte == 0 ? 0x00400000u : byte << 23);
+  return value_of_ue8m0(scales[atom * kAtomBytes + row % 32 * 16 + row % 128 / 32 * 4 + block % 4]);
 }
 
 // Returns the sum of an element of D, in the order of K, rounded once.
 CUTLASS_DEVICE float exact_sum(Parameters const &p, int batch, int m, int n) {
-  uint64_t const row_a = static_cast<uint64_t>(batch) * p.m + m, row_b = static_cast<uint64_t>(batch) * p.n + n;
+  uint64_t const row_a = kGrouped ? m : static_cast<uint64_t>(batch) * p.m + m, row_b = static_cast<uint64_t>(batch) * p.n + n;
   uint64_t const row_bytes = p.row_bytes, of_scales = static_cast<uint64_t>(p.atoms_k) * kAtomBytes;
   uint8_t const *const a = p.a + row_a * (row_bytes * kBitsA / kBitsB), *const b = p.b + row_b * row_bytes;
   uint8_t const *const sfa = p.sfa + batch * p.atoms_m * of_scales, *const sfb = p.sfb + batch * p.atoms_n * of_scales;
   double sum = 0;
   CUTLASS_PRAGMA_NO_UNROLL
   for (unsigned block = 0; block < static_cast<unsigned>(p.k) / kScaleVector; ++block) {
-    double const of_a = kHasScalesA ? mx_scale_at(sfa, m, block, p.atoms_k) : 1;
+    double const of_a = !kHasScalesA ? 1
+                        : kLinearSfa ? value_of_ue8m0(p.sfa[row_a * (p.k / kScaleVector) + block])
+                                     : mx_scale_at(sfa, m, block, p.atoms_k);
     double const scale = of_a * mx_scale_at(sfb, n, block, p.atoms_k);
     CUTLASS_PRAGMA_NO_UNROLL
     for (unsigned i = block * kScaleVector; i < (block + 1) * kScaleVector; ++i) {
@@ -55,14 +61,14 @@ CUTLASS_DEVICE float exact_sum(Parameters const &p, int batch, int m, int n) {
 }
 
 // Computes again those of N sums, already times kFactor, that are not finite. `sum_at` returns a sum by its index, and
-// `place_of` its row and column. Sums outside of D are left. A loop with one instance of the computation selects a sum
+// `place_of` its row and column. Sums of rows from `rows` on, and outside of D, are left. A loop with one instance of the computation selects a sum
 // at a time: registers cannot be indexed.
 template <int N, class SumAt, class PlaceOf>
-CUTLASS_DEVICE void recompute(Parameters const &p, int batch, SumAt const &sum_at, PlaceOf const &place_of) {
+CUTLASS_DEVICE void recompute(Parameters const &p, int batch, int rows, SumAt const &sum_at, PlaceOf const &place_of) {
   bool any = false;
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < N; ++i) {
-    any = any || (is_not_finite(sum_at(i)) && place_of(i).x < p.m);
+    any = any || (is_not_finite(sum_at(i)) && place_of(i).x < rows);
   }
   if (!any) {
     return;
@@ -76,7 +82,7 @@ CUTLASS_DEVICE void recompute(Parameters const &p, int batch, SumAt const &sum_a
       sum = i == j ? sum_at(j) : sum;
     }
     int2 const place = place_of(i);
-    if (is_not_finite(sum) && place.x < p.m && place.y < p.n) {
+    if (is_not_finite(sum) && place.x < rows && place.y < p.n) {
       sum = exact_sum(p, batch, place.x, place.y);
     }
     CUTLASS_PRAGMA_UNROLL

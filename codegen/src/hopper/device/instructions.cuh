@@ -333,6 +333,31 @@ template <int N>
 struct Wgmma;
 
 template <>
+struct Wgmma<16> {
+  CUTLASS_DEVICE static void run(float (&d)[8], uint32_t const (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32." FOURFOLD_OPERAND_TYPE "." FOURFOLD_OPERAND_TYPE "\n{"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "},\n{%8, %9, %10, %11}, %12, 1, 1, 1, 0;\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
+};
+
+template <>
+struct Wgmma<32> {
+  CUTLASS_DEVICE static void run(float (&d)[16], uint32_t const (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32." FOURFOLD_OPERAND_TYPE "." FOURFOLD_OPERAND_TYPE "\n{"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+        "},\n{%16, %17, %18, %19}, %20, 1, 1, 1, 0;\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
+};
+
+template <>
 struct Wgmma<64> {
   CUTLASS_DEVICE static void run(float (&d)[32], uint32_t const (&a)[4], uint64_t b) {
     asm volatile(

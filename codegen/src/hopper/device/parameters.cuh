@@ -47,9 +47,22 @@ struct alignas(64) SmallMParameters {
   uint64_t b_stride, a_stride, sfb_stride, sfa_stride;
 };
 
+// The groups of rows of A (tiled/groups.cuh): the end of each, and their number.
+constexpr int kMaxGroups = 512;
+// True if scales of A are in the order of its elements. A group begins at any row, but the blocked layout has tiles of rows.
+constexpr bool kLinearSfa = kGrouped && kHasScalesA;
+struct GroupParameters {
+  uint32_t const *offsets;
+  int groups;
+};
+struct NoGroups {
+  static constexpr uint32_t const *offsets = nullptr;
+  static constexpr int groups = 0;
+};
+
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. Members are in the
 // order in which a CTA needs them: each new 64 bytes cost hundreds of cycles.
-struct Parameters {
+struct Parameters : std::conditional_t<kGrouped, GroupParameters, NoGroups> {
   // TMA descriptors and addresses of the operands. In tiled kernels, `a_map` describes decoded A.
   CUtensorMap b_map, a_map, sfb_map, sfa_map;
   uint8_t const *b, *a, *sfb, *sfa;

@@ -22,7 +22,22 @@ struct Plan {
   bool is_small_m_regs;
 };
 
+// Returns the number of matrices of B. `Problem` has E only if rows are in groups.
+template <class P>
+int64_t matrices_of_b(P const &problem) {
+  if constexpr (kGrouped) {
+    return problem.e;
+  } else {
+    return problem.l;
+  }
+}
+
+// If rows are in groups, returns an upper bound: each group, and the rows of none, may end within a tile.
 inline int64_t tile_count(Problem const &problem, VariantTraits const &traits) {
+  if (kGrouped) {
+    int64_t const parts = matrices_of_b(problem) + 1, most = parts < problem.m ? parts : problem.m;
+    return (problem.m / traits.tile_m + most) * ((problem.n + traits.tile_n - 1) / traits.tile_n);
+  }
   return (problem.m + traits.tile_m - 1) / traits.tile_m * ((problem.n + traits.tile_n - 1) / traits.tile_n) * problem.l;
 }
 
@@ -207,6 +222,11 @@ inline Plan plan_variant(Problem const &problem, Device const &device, int varia
     return plan_small_m(problem, device, variant, cluster);
   }
   int64_t const steps = step_count(problem, traits), tiles = tile_count(problem, traits);
+  if (kGrouped) {
+    int64_t const room = static_cast<int64_t>(device.sm_count) * traits.ctas_per_sm;
+    int64_t const ctas = tiles < room ? tiles : room;
+    return {variant, 1, dim3(static_cast<unsigned>(ctas)), {}, plan_slabs(problem, traits, 1, ctas)};
+  }
   if (cluster == 0) {
     cluster = traits.max_cluster;
     while (cluster > 1 && (tiles > clusters_at_once(device, traits, cluster) || steps < kMinSteps * cluster)) {
@@ -228,8 +248,10 @@ inline Plan plan_variant(Problem const &problem, Device const &device, int varia
 }
 
 inline Plan plan_launch(Problem const &problem, Device const &device) {
+  // Rules of groups are for the mean number of rows: the host does not know the distribution.
+  int64_t const groups = kGrouped ? matrices_of_b(problem) : 1, m = (problem.m + groups - 1) / groups;
   for (Choice const &choice : kChoices) {
-    if (problem.m <= choice.max_m && problem.n <= choice.max_n && problem.k <= choice.max_k &&
+    if (m <= choice.max_m && problem.n <= choice.max_n && problem.k <= choice.max_k &&
         takes(problem, kVariants[choice.variant])) {
       return plan_variant(problem, device, choice.variant, choice.cluster);
     }

@@ -1,5 +1,6 @@
 // Maps a tile to its kernel family.
-constexpr int kSmallM = 16;
+// Rows in groups have no small-M kernels: their number is data.
+constexpr int kSmallM = kGrouped ? 0 : 16;
 template <int kTileM, int kTileN, bool = kTileM <= kSmallM>
 struct Variant : Tiled<kTileM, kTileN> {
   static constexpr int kUnitN = 0, kMaxUnits = 0, kMaxElements = 0, kConcurrentN = 0, kMaxRegsUnits = 0;

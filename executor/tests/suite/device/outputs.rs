@@ -66,6 +66,7 @@ fn outputs(m: u64) -> Fixture {
         n: Dim::fixed(n),
         k: Dim::fixed(k),
         b_batched: false,
+        groups: None,
         a: value(a),
         sfa: Some(value(sfa)),
         b: value(b),

@@ -44,6 +44,7 @@ fn every_role(m: u64) -> Fixture {
         n: Dim::fixed(40),
         k: Dim::fixed(64),
         b_batched: false,
+        groups: None,
         a: value("x"),
         sfa: Some(value("sx")),
         b: value("w"),

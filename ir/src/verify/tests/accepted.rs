@@ -193,7 +193,7 @@ fn facts_say_who_uses_what_and_what_is_returned() {
     let users = ["same", "same", "picked", "picked", "sum", "sum", "joined"];
     assert_eq!(facts.users(named("counts")), users.map(op));
     assert!(facts.is_output(named("x")) && !facts.is_output(named("y")));
-    assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), [op("y")]);
+    assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), [op("y"), op("grouped")]);
     assert!(facts.matmul(op("c")).is_none(), "a plain mma is not a scaled_mma");
 }
 
@@ -207,6 +207,7 @@ fn a_matmul_fact_has_the_extents_the_format_and_the_layouts() {
         n: Dim::fixed(48),
         k: Dim::fixed(96),
         b_batched: false,
+        groups: None,
         format: BlockFormat::NVFP4,
         sfa_layout: Some(Blocked),
         sfb_layout: Blocked,

@@ -259,7 +259,7 @@ fn verdict(module: Module) -> bool {
             let (module, facts) = (program.module(), program.facts());
             for (op, operation) in module.ops.iter() {
                 assert!(operation.operands.iter().all(|operand| facts.users(*operand).contains(&op)));
-                let multiplies = matches!(operation.kind, OpKind::ScaledMma(_));
+                let multiplies = matches!(operation.kind, OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_));
                 assert_eq!(facts.matmul(op).is_some(), multiplies);
             }
             true

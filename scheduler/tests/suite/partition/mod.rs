@@ -2,6 +2,7 @@
 
 mod checker;
 mod device;
+mod grouped;
 mod kernels;
 mod order;
 mod outputs;

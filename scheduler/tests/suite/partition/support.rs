@@ -192,6 +192,7 @@ pub fn narrow() -> Capabilities {
             operand_alignment: [64; 2],
             pointer_alignment: 64,
             batched: false,
+            max_groups: None,
             outputs: vec![OutputCapability { element: ElementType::BF16, n_multiple: 16 }],
             c: vec![OutputCapability { element: ElementType::F32, n_multiple: 24 }],
             epilogue: EpilogueCapability {

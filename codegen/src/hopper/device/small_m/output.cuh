@@ -44,7 +44,7 @@ CUTLASS_DEVICE void store_small_m(Parameters const &parameters, unsigned first_u
     }
     if constexpr (kRecomputes) {
       int const first_n = small_m_column(first_unit, vector);
-      recompute<N>(parameters, static_cast<int>(batch), [&](int i) -> float & { return sum[i]; },
+      recompute<N>(parameters, static_cast<int>(batch), parameters.m, [&](int i) -> float & { return sum[i]; },
                    [&](int i) { return int2{is_there ? m : p.m, first_n + i}; });
     }
     Place const here{static_cast<int>(batch), is_there ? m : p.m, small_m_column(first_unit, vector) / kPair,

@@ -186,7 +186,7 @@ CUTLASS_DEVICE void store_sums(Parameters const &parameters, SmallMRegsReduce co
     auto const finish = [&](unsigned row, float &of_row) {
       of_row *= kFactor;
       if constexpr (kRecomputes) {
-        recompute<1>(parameters, static_cast<int>(batch), [&](int) -> float & { return of_row; },
+        recompute<1>(parameters, static_cast<int>(batch), parameters.m, [&](int) -> float & { return of_row; },
                      [&](int) { return int2{static_cast<int>(row), column}; });
       }
     };

@@ -8,7 +8,7 @@ CUTLASS_DEVICE void run_consumer(Parameters const &p, TiledSmem<V> const &smem) 
   TiledConsumer<V> consumer(smem, phase);
   consumer.begin(threadIdx.x, 0);
   FOURFOLD_FOR_EACH_WORK_TILE(scheduler, own_rank(p)) {
-    WorkTile work = work_tile<V>(p, scheduler, own_rank(p));
+    WorkTile work = work_tile<V>(p, smem, scheduler, own_rank(p));
     if constexpr (V::kTileN < 128) {
       consumer.begin(threadIdx.x, work.n_idx * V::kTileN % 128);
     }
@@ -22,7 +22,10 @@ CUTLASS_DEVICE void run_consumer(Parameters const &p, TiledSmem<V> const &smem) 
     if constexpr (V::kByWords) {
       mainloop_words<V>(consumer, blocks, sums);
     } else if constexpr (V::kReadsAhead) {
-      mainloop_prefetch<V>(consumer, blocks, sums);
+      // Rows of no group have no blocks.
+      if (!kGrouped || blocks > 0) {
+        mainloop_prefetch<V>(consumer, blocks, sums);
+      }
     } else if constexpr (V::kBuffers == 2) {
       mainloop_two_buffers<V>(consumer, blocks, sums);
     } else {
@@ -38,7 +41,7 @@ CUTLASS_DEVICE void run_consumer(Parameters const &p, TiledSmem<V> const &smem) 
     }
     if constexpr (V::kGroups == 4) {
       // Registers are scarce: computes the work tile again instead of keeping it.
-      work = work_tile<V>(p, TileScheduler<V>(rematerialize(scheduler.index)), own_rank(p));
+      work = work_tile<V>(p, smem, TileScheduler<V>(rematerialize(scheduler.index)), own_rank(p));
     }
     if (scheduler.helps()) {
       store_split<V>(p, work.split, sums);
@@ -119,8 +122,8 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
   int const warp = threadIdx.x / 32;
   // Each part of the setup before the first load of B takes hundreds of cycles, so three warps share it.
   TiledProducerB<V> producer;
-  if (warp == kProducerWarpB) {
-    producer.begin(p, own_rank(p));
+  if (warp == kProducerWarpB && !kGrouped) {
+    producer.begin(p, smem, own_rank(p));
   } else if (warp == kProducerWarpA && elect_one()) {
     prefetch_tensor_map(p.b_map);
     if constexpr (kDirectA) {
@@ -132,7 +135,15 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
   } else if (warp == kAuxWarp && lane() == 0 && p.cluster > 1) {
     init_exchange_barriers<V>(p, smem);
   }
+  if constexpr (kGrouped) {
+    if (warp == kAuxWarp) {
+      find_groups<V>(p, smem);
+    }
+  }
   __syncthreads();
+  if (warp == kProducerWarpB && kGrouped) {
+    producer.begin(p, smem, 0);
+  }
   if (warp == kProducerWarpB && elect_one()) {
     if constexpr (kDirectA) {
       // No kernel has waited before this one. Other threads access memory after the first loads have arrived.

@@ -12,13 +12,13 @@ struct TiledProducerB {
   // The number of loads so far into stages that were not used before; at most kStages.
   int first = 0;
 
-  CUTLASS_DEVICE void begin(Parameters const &p, int rank) {
+  CUTLASS_DEVICE void begin(Parameters const &p, TiledSmem<V> const &smem, int rank) {
     scheduler = TileScheduler<V>(p, rank);
-    find(p, rank);
+    find(p, smem, rank);
   }
 
-  CUTLASS_DEVICE void find(Parameters const &p, int rank) {
-    work = work_tile<V>(p, scheduler, rank);
+  CUTLASS_DEVICE void find(Parameters const &p, TiledSmem<V> const &smem, int rank) {
+    work = work_tile<V>(p, smem, scheduler, rank);
     // Clamped: a tile that ends within its first 128 rows loads their scales twice.
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kSfbAtomsN; ++i) {
@@ -46,7 +46,7 @@ struct TiledProducerB {
 
   // Issues the first loads of the first work tile.
   CUTLASS_DEVICE void load_first(Parameters const &p, TiledSmem<V> const &smem) {
-    if (scheduler.has_work(p)) {
+    if (scheduler.has_work(p, smem)) {
       CUTLASS_PRAGMA_NO_UNROLL
       for (; first < V::kPrefetchStages && first < work.count(); ++first) {
         load(p, smem, first, work.block(first));
@@ -59,7 +59,7 @@ struct TiledProducerB {
     ring.stage = first % V::kStages;
     ring.phase = first / V::kStages;
     int next = first;
-    while (scheduler.has_work(p)) {
+    while (scheduler.has_work(p, smem)) {
       CUTLASS_PRAGMA_NO_UNROLL  // the thread has few registers
       for (; next < work.count(); ++next, ring.next()) {
         barrier_wait(smem.empty_b(ring.stage), ring.phase ^ 1);
@@ -73,8 +73,8 @@ struct TiledProducerB {
       }
       next = 0;
       scheduler.next(p, rank);
-      if (scheduler.has_work(p)) {
-        find(p, rank);
+      if (scheduler.has_work(p, smem)) {
+        find(p, smem, rank);
       }
     }
   }
@@ -87,7 +87,7 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
   PipelineState<V::kStages> ring;
   uint32_t tiles_done = 0;
   FOURFOLD_FOR_EACH_WORK_TILE(scheduler, rank) {
-    WorkTile const work = work_tile<V>(p, scheduler, rank);
+    WorkTile const work = work_tile<V>(p, smem, scheduler, rank);
     if (V::kPhases > 1 && tiles_done++ > 0) {
       // A is loaded over the sums of the previous tile. The fence orders generic accesses to them before TMA writes.
       barrier_wait(smem.tile_stored(), tiles_done & 1);
@@ -113,10 +113,10 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
           CUTLASS_PRAGMA_NO_UNROLL
           for (int box = 0; box < boxes; ++box) {
             tma_load(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes + box * p.box_m * kPanelRowBytes, barrier,
-                     (block * 2 + panel) * kPanelRowBytes, work.m_idx * V::kTileM + box * p.box_m, work.batch);
+                     (block * 2 + panel) * kPanelRowBytes, first_row<V>(work) + box * p.box_m, batch_of_a(work));
           }
         } else {
-          tma_load_panel(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes, barrier, work.m_idx * V::kTileM, work.batch,
+          tma_load_panel(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes, barrier, first_row<V>(work), batch_of_a(work),
                          block * 2 + panel);
         }
       }

@@ -54,11 +54,11 @@ CUTLASS_DEVICE void recompute_rows(Parameters const &p, WorkTile const &tile, in
     sum_at(i) *= kFactor;
   }
   unsigned const thread = rematerialize(threadIdx.x);
-  int const m = tile.m_idx * V::kTileM + first + thread % 4 * 2;
+  int const m = first_row<V>(tile) + first + thread % 4 * 2;
   int const n = tile.n_idx * V::kTileN + thread / 32 % V::kPhaseWarps * V::kWarpN, row_n = first_row_n<V>(thread % 32 / 4);
   // Four sums of a fragment of wgmma: two adjacent rows of D for each of two of the thread's rows of B. A phase has
   // every second slice.
-  recompute<kCount>(p, tile.batch, sum_at, [&](int i) {
+  recompute<kCount>(p, tile.batch, end_row(p, tile), sum_at, [&](int i) {
     int const vector = i / 4, slice = vector / V::kVectors, chunk = vector % V::kVectors / V::kHalves;
     return int2{m + slice * V::kPhases * V::kSliceM + chunk * 8 + i % 2,
                 n + (row_n ^ (vector % V::kHalves * 2 + i / 2 % 2))};
@@ -82,15 +82,16 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, EpilogueArguments const &ep
                                 WorkTile const &tile, int slice, float const (&sums)[V::kVectors * 4]) {
   unsigned const thread = rematerialize(threadIdx.x);
   int const warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
-  int const m = tile.m_idx * V::kTileM + slice * V::kSliceM;
+  int const m = first_row<V>(tile) + slice * V::kSliceM, rows = end_row(p, tile);
   int const n = tile.n_idx * V::kTileN + warp % V::kPhaseWarps * V::kWarpN;
   if constexpr (kSimple) {
     constexpr int kColumns = 2 * V::kHalves;
-    Place const here(tile.batch, m + 2 * t, (n + first_row_n<V>(quad) / kColumns * kColumns) / kPair, p.m, p.n / kPair, 0);
+    Place const here(batch_of_a(tile), m + 2 * t, (n + first_row_n<V>(quad) / kColumns * kColumns) / kPair, rows, p.n / kPair, 0);
     auto states = begin_outputs<kColumns>(epilogue);
     // Operands of all rows are loaded before the first store: D may overlap them for all that the compiler knows. With
-    // more results, the registers suffice for one row at a time.
-    constexpr int kRows = 2 * V::kChunks, kAtOnce = kResults == 1 ? kRows : 1;
+    // more results, the registers suffice for one row at a time, and with groups beside four warpgroups for half the rows.
+    constexpr int kRows = 2 * V::kChunks, kDivisor = kGrouped && V::kGroups == 4 ? 2 : 1;
+    constexpr int kAtOnce = kResults == 1 ? kRows / kDivisor : 1;
     CUTLASS_PRAGMA_UNROLL
     for (int first = 0; first < kRows; first += kAtOnce) {
       float values[kAtOnce][kResults][kColumns / kPair];
@@ -128,7 +129,7 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, EpilogueArguments const &ep
     __syncwarp();
     // All lanes work together, as outputs require. A lane without a row gets one outside of D.
     bool const has_row = lane() < V::kSliceM;
-    Place const here(tile.batch, has_row ? m + lane() : p.m, n / kPair, p.m, p.n / kPair, 0);
+    Place const here(batch_of_a(tile), has_row ? m + lane() : rows, n / kPair, rows, p.n / kPair, 0);
     auto states = begin_outputs<32>(epilogue);
     write_outputs<32>(epilogue, states, here, load_floats<32>(staging + (has_row ? lane() : 0) * V::kPitch * 4));
     end_outputs<32>(epilogue, states, here);
@@ -326,7 +327,11 @@ CUTLASS_DEVICE void store_tile(Parameters const &p, EpilogueArguments const &epi
 template <class V, bool kShared>
 CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
                                float (&sums)[V::kHalves][V::kTileM / 2]) {
-  if constexpr (kDirectA) {
+  if constexpr (kGrouped) {
+    EpilogueArguments epilogue = kDirectA ? late_epilogue<V>(p, smem) : p.epilogue;
+    select_group(V{}, epilogue, tile.batch, tile.batch < p.groups);
+    store_tile<V, kShared>(p, epilogue, smem, tile, rank, sums);
+  } else if constexpr (kDirectA) {
     store_tile<V, kShared>(p, late_epilogue<V>(p, smem), smem, tile, rank, sums);
   } else {
     store_tile<V, kShared>(p, p.epilogue, smem, tile, rank, sums);

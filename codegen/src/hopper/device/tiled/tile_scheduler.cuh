@@ -21,7 +21,12 @@ struct TileScheduler {
     }
   }
   CUTLASS_DEVICE bool helps() const { return V::kSplitsK && index < 0; }
-  CUTLASS_DEVICE bool has_work(Parameters const &p) const { return helps() ? ~index < p.splits : index < p.tiles; }
+  CUTLASS_DEVICE bool has_work(Parameters const &p, [[maybe_unused]] TiledSmem<V> const &smem) const {
+    if constexpr (kGrouped) {
+      return index < static_cast<int>(load_word(smem.tiles_before_group(p.groups + 1)));
+    }
+    return helps() ? ~index < p.splits : index < p.tiles;
+  }
   CUTLASS_DEVICE void next(Parameters const &p, int rank) {
     if (helps()) {
       index -= p.helpers << p.cluster_bits;
@@ -38,11 +43,22 @@ struct WorkTile {
   int begin, end, alone;
   // A helper's split, or the first split of the tile that helpers compute; negative if there is none.
   int split;
+  // If rows are in groups, `batch` is the group. The tile has its rows from `first_row` to before `end_row`.
+  int first_row, end_row;
   // The i-th K block, and the number of blocks. In both CTAs, the middle blocks start after the common blocks of the
   // first CTA.
   CUTLASS_DEVICE int block(int i) const { return i < end - begin ? begin + i : i; }
   CUTLASS_DEVICE int count() const { return end - begin + alone; }
 };
+
+// Returns the first row of a tile, and the end of the rows that it may store.
+template <class V>
+CUTLASS_DEVICE int first_row(WorkTile const &tile) {
+  return kGrouped ? tile.first_row : tile.m_idx * V::kTileM;
+}
+CUTLASS_DEVICE int end_row(Parameters const &p, WorkTile const &tile) { return kGrouped ? tile.end_row : p.m; }
+// Returns the matrix of A and D. Groups are in one matrix.
+CUTLASS_DEVICE int batch_of_a(WorkTile const &tile) { return kGrouped ? 0 : tile.batch; }
 
 template <class V>
 CUTLASS_DEVICE bool keeps_group(Parameters const &p) {
@@ -55,9 +71,16 @@ CUTLASS_DEVICE int first_block(Parameters const &p, bool is_helped, int rank) {
   return ((is_helped ? p.own_steps : p.steps) * rank >> p.cluster_bits) * V::kPhases;
 }
 
+template <class V>
+CUTLASS_DEVICE WorkTile tile_of_group(Parameters const &p, TiledSmem<V> const &smem, int tile);
+
 // Returns the work tile. Tiles that are computed at the same time cover few rows of A and B, which stay in L2.
 template <class V>
-CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &scheduler, int rank) {
+CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, [[maybe_unused]] TiledSmem<V> const &smem,
+                                  TileScheduler<V> const &scheduler, int rank) {
+  if constexpr (kGrouped) {
+    return tile_of_group<V>(p, smem, scheduler.index);
+  }
   int tile = scheduler.index, steps_before = 0;
   if (scheduler.helps()) {
     // Splits are numbered by round: the first split of every tile, then the second of every tile, and so on.
@@ -100,5 +123,5 @@ CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &s
 
 // A cluster begins with the work at its index and advances by the number of clusters. A helper CTA advances by the
 // number of helper CTAs.
-#define FOURFOLD_FOR_EACH_WORK_TILE(scheduler, rank) for (TileScheduler<V> scheduler(p, rank); scheduler.has_work(p); scheduler.next(p, rank))
+#define FOURFOLD_FOR_EACH_WORK_TILE(scheduler, rank) for (TileScheduler<V> scheduler(p, rank); scheduler.has_work(p, smem); scheduler.next(p, rank))
 #endif

@@ -80,7 +80,7 @@ struct Tiled {
   static constexpr int kBuffers = kGroups == 4 ? 1 : 2, kParts = kGroups == 4 ? 4 : 1;
   // True if codes are read before the previous block's wgmma complete. Used for tiles whose wgmma take less time than
   // reading and decoding.
-  static constexpr bool kReadsAhead = kBuffers == 2 && kTileM == 64;
+  static constexpr bool kReadsAhead = kBuffers == 2 && kTileM <= 64;
   // Registers per thread of consumers and producers, set by setmaxnreg.
   static constexpr int kConsumerRegisters = kGroups == 4 ? 112 : kPhases == 2 ? 168 : 232;
   static constexpr int kProducerRegisters = kGroups == 4 ? 32 : 40;
@@ -96,27 +96,27 @@ struct Tiled {
   static constexpr bool kByPanels = kPhases == 2;
   static constexpr int kFullBarriersA = kByPanels ? 2 : 1;
   // True if helpers may take splits of a tile. Short tiles, which take no longer than their startup, are not split.
-  static constexpr bool kSplitsK = kPhases == 1;
+  static constexpr bool kSplitsK = kPhases == 1 && !kGrouped;
   // True if idle warps decode the rest of A: for large M.
-  static constexpr bool kDecodesAhead = kTileM == 256 && !kDirectA;
+  static constexpr bool kDecodesAhead = kTileM == 256 && !kDirectA && !kGrouped;
   // True if each of two CTAs that share a tile keeps the sums of one warpgroup. kMaxAlone limits the K blocks that this
   // warpgroup multiplies alone, as each then takes twice as long.
-  static constexpr bool kKeepsGroup = kGroupsN == 2 && !kByWords;
+  static constexpr bool kKeepsGroup = kGroupsN == 2 && !kByWords && !kGrouped;
   static constexpr int kMaxAlone = 3;
   // Each phase of each CTA of a cluster owns at least one slice.
-  static constexpr int kMaxCluster = 4 / kPhases;
+  static constexpr int kMaxCluster = kGrouped ? 1 : 4 / kPhases;
   static constexpr int kBBytes = kTileN * kBlockBytes, kSfbBytes = kAtomsPerBlock * kAtomBytes;  // SFB of 128 rows
   static constexpr int kSfbAtomsN = (kTileN + 127) / 128, kStageBytes = kBBytes + kSfbAtomsN * kSfbBytes;
   // Decoded A of a K block: two panels of 64 elements of K.
   static constexpr int kPanelBytes = kTileM * 128, kABytes = 2 * kPanelBytes;
   // Stages of A and of B. The numbers are equal, so a consumer tracks one ring.
-  static constexpr int kFp4Stages = kTileM == 256 ? 3 : kTileM == 64 || kPhases == 2 ? 6 : kTileN == 128 ? 5 : 4;
+  static constexpr int kFp4Stages = kTileM < 64 ? 10 : kTileM == 256 ? 3 : kTileM == 64 || kPhases == 2 ? 6 : kTileN == 128 ? 5 : 4;
   static constexpr int kFp8Stages = kTileN == 256 && kTileM == 128 ? 3 : kTileM == 64 && kTileN == 128 ? 6 : 4;
   static constexpr int kStages = kBitsB == 8 ? kFp8Stages : kFp4Stages;
 
   // D is stored in slices of kSliceM rows, which the CTAs of a cluster share. A slice takes at most 16 registers per
   // thread.
-  static constexpr int kSlices = kHalves * kTileM == 256 ? 8 : 4;
+  static constexpr int kSlices = kHalves * kTileM == 256 ? 8 : kTileM < 32 ? kTileM / 8 : 4;
   static constexpr int kSliceM = kTileM / kSlices, kChunks = kSliceM / 8;
   // Vectors of 4 sums per thread in a slice, and bytes of a vector over all threads.
   static constexpr int kVectors = kHalves * kChunks, kVectorBytes = kPhaseThreads * 16;
@@ -135,11 +135,13 @@ struct Tiled {
   static constexpr int kPartialBytes = (kPhases - 1) * kSlices / 2 * kSliceBytes;
 
   static constexpr int kBarrierBytes = 512;
+  // The tables of groups.cuh.
+  static constexpr int kGroupBytes = kGrouped ? (kMaxGroups + 2) * 8 : 0;
   // Aligned to 1024 bytes, as the 128-byte swizzle of the panels requires.
-  static constexpr int kShared = 1024 + kStages * (kABytes + kStageBytes) + kStagingBytes + kBarrierBytes;
+  static constexpr int kShared = 1024 + kStages * (kABytes + kStageBytes) + kStagingBytes + kBarrierBytes + kGroupBytes;
   // The loads of B that are issued at first. Later, load i is issued once load i - kPrefetchStages has arrived.
   // Otherwise A, from the same memory, would arrive only after all of them.
-  static constexpr int kPrefetchStages = kPhases == 2 ? 4 : kTileM == 64 ? 3 : 2;
+  static constexpr int kPrefetchStages = kPhases == 2 ? 4 : kTileM <= 64 ? 3 : 2;
   static_assert(kShared <= 227 * 1024 && kStages >= kPrefetchStages && kSlices % kMaxCluster == 0 && kSlices % kPhases == 0);
   // Each stage belongs to one phase. A parity distinguishes only adjacent rounds, so a waiter must observe every round.
   static_assert(kStages % kPhases == 0);
@@ -172,6 +174,9 @@ struct TiledSmem {
   CUTLASS_DEVICE uint32_t partial(int first, int phase) const { return a((first + 2 - phase) % V::kStages); }
   // The barriers, in the order of their addresses.
   CUTLASS_DEVICE uint32_t barrier(int index) const { return b(V::kStages) + V::kStagingBytes + 8 * index; }
+  // The tables of groups.cuh, if rows are in groups.
+  CUTLASS_DEVICE uint32_t tiles_before_group(int group) const { return barrier(V::kBarrierBytes / 8 + group); }
+  CUTLASS_DEVICE uint32_t row_of_group(int group) const { return tiles_before_group(group) + 4; }
   // The target of prefetch copies that no thread reads.
   CUTLASS_DEVICE uint32_t unused() const { return barrier((V::kBarrierBytes - kUnusedBytes) / 8); }
   // A zero whose value the compiler does not know.

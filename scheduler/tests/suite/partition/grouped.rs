@@ -1,0 +1,137 @@
+//! Kernels of groups of rows.
+
+use expect_test::expect;
+use fourfold_ir::ElementType::{BF16, F4E2M1FN, F8E4M3FN, F32, I32};
+use fourfold_ir::{
+    BinaryKind, Builder, Capabilities, Dim, GroupedScaledMma, Module, OpKind, ReduceKind, ScaleLayout,
+    TensorType, Value,
+};
+use fourfold_scheduler::{Plan, ReasonCode, SegmentKind, check};
+
+use super::support::*;
+
+fn with_groups() -> Capabilities {
+    let mut capabilities = blackwell();
+    for rules in &mut capabilities.formats {
+        rules.max_groups = Some(300);
+    }
+    capabilities
+}
+
+/// A product of M rows in groups with an alpha for each, and D.
+fn product(builder: &mut Builder, groups: u64, k: u64, layout: ScaleLayout, alphas: bool) -> Value {
+    let m = builder.symbol("M");
+    let a = builder.input("a", TensorType::new(vec![m.clone(), Dim::fixed(k)], F4E2M1FN));
+    let of_a = vec![m.clone(), Dim::fixed(k / 16)];
+    let sfa = builder.input("sfa", TensorType::scales(of_a, F8E4M3FN, ScaleLayout::Linear));
+    let b = builder.param("b", tensor(&[groups, 72, k], F4E2M1FN));
+    let of_b = [groups, 72, k / 16].map(Dim::fixed).to_vec();
+    let sfb = builder.param("sfb", TensorType::scales(of_b, F8E4M3FN, layout));
+    let ends = builder.input("ends", tensor(&[groups], I32));
+    let of_alpha = if alphas { tensor(&[groups], F32) } else { tensor(&[], F32) };
+    let alpha = builder.input("alpha", of_alpha);
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: false, alpha: true });
+    let ty = TensorType::new(vec![m, Dim::fixed(72)], F32);
+    builder.op(kind, &[a, sfa, b, sfb, ends, alpha], &[("d", ty)])[0]
+}
+
+/// The product, weighted by row and rounded to bf16.
+fn weighted(groups: u64, k: u64, layout: ScaleLayout, alphas: bool) -> Module {
+    let mut builder = Builder::new("grouped");
+    let d = product(&mut builder, groups, k, layout, alphas);
+    let m = builder.ty(d).shape[0].clone();
+    let weights = builder.input("weights", TensorType::new(vec![m, Dim::fixed(1)], F32));
+    let y = builder.binary("y", BinaryKind::Mul, d, weights);
+    let z = builder.convert("z", y, BF16);
+    builder.finish(&[z])
+}
+
+#[test]
+fn the_plan_has_offsets_alphas_and_the_extent_of_the_groups() {
+    let (program, partition) = planned(weighted(7, 96, ScaleLayout::Blocked, true), &with_groups());
+    expect![[r#"
+        0 kernel nvfp4 1xMx72x96 f32 -> %z
+            %y = mul(acc, column %weights f32) f32
+            %z = convert(%y) bf16
+          %a %sfa %b %sfb %ends %alpha %weights -> %z
+    "#]]
+    .assert_eq(&text(&program, &partition));
+    expect![[r#"
+        M = M <= 2147483647
+        scales of A, 1 x M x 96/16 <= 2147483647
+        %a by 16
+        %sfa by 16
+        %b by 16
+        %sfb by 16
+        %weights by 16
+        %ends by 4
+        %alpha by 4
+        %z by 16
+    "#]]
+    .assert_eq(&constraints(&program, &partition));
+    let plan = Plan::from(partition.kernels().next().expect("a kernel").1.clone());
+    let names = |roles: Vec<(String, Value)>| roles.into_iter().map(|(role, _)| role).collect::<Vec<_>>();
+    let roles = plan.roles();
+    assert_eq!(names(roles.operands), ["a", "sfa", "b", "sfb", "offsets", "alphas", "x0"]);
+    assert!(roles.scalars.is_empty());
+    assert_eq!(plan.signature(&program), "nvfp4 grouped_alpha alpha column=f32 d=bf16");
+    let dims: Vec<&str> = plan.dims().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(dims, ["L", "M", "N", "K", "E"]);
+}
+
+#[test]
+fn one_alpha_is_a_scalar() {
+    let (program, partition) = planned(weighted(7, 96, ScaleLayout::Blocked, false), &with_groups());
+    let plan = Plan::from(partition.kernels().next().expect("a kernel").1.clone());
+    assert_eq!(plan.roles().scalars.len(), 1);
+    assert_eq!(plan.signature(&program), "nvfp4 grouped alpha column=f32 d=bf16");
+}
+
+#[test]
+fn groups_that_no_kernel_takes_have_their_reasons() {
+    let of = |module, capabilities: &Capabilities| reason(module, capabilities, "d").expect("a reason");
+    let (code, message) = of(weighted(7, 96, ScaleLayout::Blocked, true), &blackwell());
+    assert_eq!(code, ReasonCode::GroupedUnsupported);
+    expect!["%d = grouped_scaled_mma: sm_100a has no kernel for a grouped_scaled_mma of nvfp4"]
+        .assert_eq(&message);
+    let (code, message) = of(weighted(7, 96, ScaleLayout::Linear, true), &with_groups());
+    assert_eq!(code, ReasonCode::ScaleLayout);
+    expect!["%d = grouped_scaled_mma: %sfb, the scales of B, are linear; expected blocked"]
+        .assert_eq(&message);
+    let (code, message) = of(weighted(301, 96, ScaleLayout::Blocked, true), &with_groups());
+    assert_eq!(code, ReasonCode::ExtentRange);
+    expect!["%d = grouped_scaled_mma: E is 301; expected at most 300"].assert_eq(&message);
+    let (code, _) = of(weighted(7, 80, ScaleLayout::Blocked, true), &with_groups());
+    assert_eq!(code, ReasonCode::KAlignment);
+}
+
+#[test]
+fn a_kernel_of_groups_writes_values_only() {
+    let mut builder = Builder::new("grouped");
+    let d = product(&mut builder, 7, 96, ScaleLayout::Blocked, true);
+    let amax = reduce(&mut builder, "amax", ReduceKind::Amax, &[0, 1], d);
+    let (code, message) = reason(builder.finish(&[d, amax]), &with_groups(), "amax").expect("a reason");
+    assert_eq!(code, ReasonCode::UnsupportedEpilogueOp);
+    expect!["%amax = reduce: a kernel of groups of rows writes values only"].assert_eq(&message);
+}
+
+#[test]
+fn the_checker_finds_other_groups() {
+    let (program, partition) = planned(weighted(7, 96, ScaleLayout::Blocked, true), &with_groups());
+    let changes: [fn(&mut fourfold_scheduler::Groups); 3] = [
+        |groups| groups.has_alphas = false,
+        |groups| groups.count = Dim::fixed(8),
+        |groups| groups.offsets = fourfold_ir::Entity::from_index(0),
+    ];
+    for change in changes {
+        let mut changed = partition.clone();
+        for segment in &mut changed.segments {
+            if let SegmentKind::Kernel(plan) = &mut segment.kind
+                && let Plan::ScaledMma(plan) = &mut **plan
+            {
+                change(plan.groups.as_mut().expect("groups"));
+            }
+        }
+        assert!(check(&program, &with_groups(), &changed).is_err());
+    }
+}
