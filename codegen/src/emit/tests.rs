@@ -411,7 +411,7 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
         let source = emit(&ScaledMmaSpec { configuration: configuration.clone().into(), ..all.clone() });
         let text = &source.text;
         let held: Vec<_> = configuration.choices().collect();
-        for choice in select::hopper::choices(BlockFormat::NVFP4) {
+        for choice in select::hopper::choices(BlockFormat::MXFP4) {
             let at = held.iter().find(|(of, _)| *of == choice).map(|(_, at)| *at);
             // A tile outside the source is replaced by its wide tile, if the source has that.
             let like_it = |tile: &tiles::Tile| [choice.tile, choice.tile.wide()].contains(tile);

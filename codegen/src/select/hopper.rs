@@ -15,12 +15,14 @@ use crate::targets::takes_groups;
 /// The lines of the default table of a format (`select/sm90.toml`), which may have tiles of other formats. The first
 /// whose bounds hold and whose tile takes the format applies; the last always does.
 pub fn choices(format: BlockFormat) -> &'static [Choice] {
-    static OF_FP4: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(BlockFormat::NVFP4));
+    static OF_NVFP4: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(BlockFormat::NVFP4));
+    static OF_FP4: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(BlockFormat::MXFP4));
     static OF_FP8: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(MXFP8));
     static IN_TERMS: LazyLock<Vec<Choice>> =
         LazyLock::new(|| default_lines(MXFP8.weight_only(ElementType::F16)));
     match (has_two_terms(format), format.b == BlockFormat::NVFP4.b) {
         (true, _) => &IN_TERMS,
+        (false, true) if format == BlockFormat::NVFP4 => &OF_NVFP4,
         (false, true) => &OF_FP4,
         (false, false) => &OF_FP8,
     }
@@ -347,7 +349,6 @@ mod tests {
 
     #[test]
     fn the_default_table_as_ones_own_gives_the_same_tiles_and_lines() {
-        let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("a table");
         let extents = [
             None,
             Some(1),
@@ -366,6 +367,7 @@ mod tests {
         {
             for (format, only_values) in [(BlockFormat::NVFP4, true), (BlockFormat::MXFP4, false)] {
                 let problem = Extents { l: Some(1), m, n, k };
+                let table = default_tables().find(TARGET, format).expect("a table");
                 let (own, _) =
                     choose_by(table, format, problem, only_values, CutlassVersion::PINNED).expect("one");
                 let (usual, _) = choose(format, problem, only_values).expect("one");

@@ -140,3 +140,18 @@ fn no_kernel_asks_how_many_clusters_fit_a_device() {
         }
     }
 }
+
+/// The lines in a kernel are those of the table that lists its format.
+#[test]
+fn the_lines_of_a_format_on_hopper_are_those_of_its_table() {
+    for format in capabilities("sm_90a").expect("a target").formats.into_iter().map(|it| it.format) {
+        let table = default_tables().find("sm_90a", format).expect("a table");
+        for (m, n, k) in [(192, 8192, 8192), (96, 8192, 8192), (16, 4096, 7168), (384, 14_336, 4096)] {
+            let problem = Extents { l: Some(1), m: Some(m), n: Some(n), k: Some(k) };
+            let (_, why) = super::hopper::choose(format, problem, true).expect("a kernel");
+            let tile = why.split(": ").nth(1).and_then(|it| it.split(' ').next()).expect("a tile");
+            let picked = table.pick(problem, CutlassVersion::PINNED).why;
+            assert!(picked.contains(tile), "{format}: {why}, but the table: {picked}");
+        }
+    }
+}

@@ -223,7 +223,11 @@ impl<'a, 'b> Body<'a, 'b> {
             Scales::Tensor(_) => None,
         });
         let ty = TensorType::scales(matrix(first.k / u64::from(block)), element, layout);
-        let w_scales = self.draft.stacked(&format!("{name}.w.scale"), ty, scales);
+        let mut w_scales = self.draft.stacked(&format!("{name}.w.scale"), ty, scales);
+        if layout == ScaleLayout::Linear {
+            let blocked = format!("{name}.w.blocked");
+            w_scales = self.draft.builder.swizzle_scales(&blocked, w_scales, ScaleLayout::Blocked);
+        }
         let b_factor = self.draft.scalars(&format!("{name}.w.global"), &stack.weight_scales());
         let alpha = match (a_factor, b_factor) {
             (Some(left), Some(right)) => {

@@ -33,8 +33,9 @@ constexpr bool kHasScalesA = kBitsA < 16;
 // The bf16 numbers whose sum is an element of A. f16 has 11 significant bits, bf16 has 8, and fp16 does not hold MX scales.
 // So f16 beside MX scales is its upper bits and the rest (term_of), and each is multiplied by B.
 constexpr int kTermsA = kElementA == Element::kF16 && kMx ? 2 : 1;
-// True if the tiled kernel loads A as it is. It then decodes B in the order of memory, not in that of decode(codes, scale).
-constexpr bool kDirectA = kBitsA == 16 && kTermsA == 1;
+// True if the tiled kernel loads A as it is. It then decodes B in the order of memory, not in that of decode(codes, scale),
+// which takes longer: with groups, A is small beside B.
+constexpr bool kDirectA = kBitsA == 16 && kTermsA == 1 && !kGrouped;
 static_assert(kBitsB <= 8 && (kMx || kBitsB == 4), "a pair of element types without kernels");
 constexpr float kFactor = power_of_two(-exponent_of(kElementA) - exponent_of(kElementB));
 // A code alone is v · 2^-6 in e4m3. This factor scales products down to those of fp16, so that kFactor applies to both.

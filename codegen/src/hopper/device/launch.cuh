@@ -108,11 +108,10 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.atoms_n = ceil_div(problem.n, 128);
   parameters.atoms_k = ceil_div(problem.k, kAtomK);
   parameters.row_bytes = static_cast<unsigned>(row_bytes_b(problem));
-  // Groups begin at any row, so each tile of theirs has one box.
-  parameters.box_m = kGrouped ? traits.tile_m : rows_of_box(problem.m, traits.tile_m);
+  parameters.box_m = rows_of_box(problem.m, traits.tile_m);
   parameters.boxes = traits.tile_m / parameters.box_m;
   int64_t const before_last = int64_t{parameters.tiles_m - 1} * traits.tile_m;
-  parameters.last_boxes = kGrouped ? 1 : ceil_div(problem.m - before_last, parameters.box_m);
+  parameters.last_boxes = ceil_div(problem.m - before_last, parameters.box_m);
   parameters.epilogue = epilogue;
   set_groups(parameters, problem, pointers);
   if (traits.tile_m <= kSmallM) {
@@ -167,10 +166,10 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   ahead.decoded_a = static_cast<uint8_t *>(workspace);
   ahead.panel_m = static_cast<int>(decoded_rows(problem, traits));
   parameters.split_sums = reinterpret_cast<float *>(ahead.next_unit + counter_count(slabs));
-  // Usually not swizzled: warps read rows of 64 bytes without bank conflicts.
+  // Not swizzled: warps read rows of 64 bytes without bank conflicts.
   cudaError_t error = describe(parameters.b_map, encode, pointers.b, row_bytes_b(problem), problem.n, problem.n,
                                matrices_of_b(problem), kPartBytes, traits.tile_n,
-                               kSwizzlesB ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_NONE);
+                               CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error == cudaSuccess) {
     // SFB of all matrices, in blocks of 128 rows.
     int64_t const rows = static_cast<int64_t>(parameters.atoms_k) * kAtomRows;

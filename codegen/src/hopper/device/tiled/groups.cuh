@@ -12,10 +12,6 @@ template <class V>
 CUTLASS_DEVICE void find_groups(Parameters const &p, TiledSmem<V> const &smem) {
   constexpr uint32_t kWarp = 0xFFFFFFFFu;
   constexpr int kAtOnce = 8;
-  if constexpr (kDirectA) {
-    // Otherwise decode_a_kernel has waited before this kernel began.
-    grid_dependency_wait();
-  }
   CUTLASS_PRAGMA_NO_UNROLL
   for (int first = lane(); first < p.groups; first += 32 * kAtOnce) {
     uint32_t ends[kAtOnce];

@@ -113,7 +113,7 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
           CUTLASS_PRAGMA_NO_UNROLL
           for (int box = 0; box < boxes; ++box) {
             tma_load(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes + box * p.box_m * kPanelRowBytes, barrier,
-                     (block * 2 + panel) * kPanelRowBytes, first_row<V>(work) + box * p.box_m, batch_of_a(work));
+                     (block * 2 + panel) * kPanelRowBytes, work.m_idx * V::kTileM + box * p.box_m, work.batch);
           }
         } else {
           tma_load_panel(p.a_map, smem.a(ring.stage) + panel * V::kPanelBytes, barrier, first_row<V>(work), batch_of_a(work),

@@ -4,10 +4,6 @@
 // decodes them.
 constexpr int kReadParts = kDirectA ? 1 : kPartsB;
 
-// True if TMA swizzles rows of B. If kDirectA, the quads of a warp read the same 16 bytes of eight rows, which would
-// otherwise be in two groups of banks. Used for groups only: kernels of one matrix are bound by other instructions.
-constexpr bool kSwizzlesB = kGrouped && kDirectA && kBitsB == 4;
-
 #ifndef FOURFOLD_HOST
 // A warpgroup's position in the ring, and the addresses from which a thread reads a stage.
 template <class V>
@@ -35,10 +31,6 @@ struct TiledConsumer {
       // The addresses differ in the bits of a row's index. With four warpgroups registers are scarce, so the addresses
       // are recomputed at each use.
       codes_at[i] = codes ^ i * kPartBytes;
-      if constexpr (kSwizzlesB) {
-        // Bits of the row are added to the place of 16 bytes in it, as CU_TENSOR_MAP_SWIZZLE_64B does.
-        codes_at[i] ^= codes_at[i] >> 3 & 0x30;
-      }
       scales_at[i] = scales ^ i * 16;
       if constexpr (V::kGroups < 4) {
         codes_at[i] = rematerialize(codes_at[i]);
@@ -86,9 +78,6 @@ struct TiledConsumer {
   // If kDirectA, reads 16 bytes of codes of row i in a stage, which is full.
   CUTLASS_DEVICE uint4 load_row(PipelineState<V::kStages> const &from, int i, int run) const {
     constexpr int kRuns = kPartBytes / 16;
-    if constexpr (kSwizzlesB) {
-      return load_words((codes_at[i] + from.stage * V::kStageBytes) ^ run * 16);
-    }
     return load_words(codes_at[i] + from.stage * V::kStageBytes + run / kRuns * (V::kTileN * kPartBytes) + run % kRuns * 16);
   }
 

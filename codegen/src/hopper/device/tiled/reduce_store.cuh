@@ -328,7 +328,7 @@ template <class V, bool kShared>
 CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
                                float (&sums)[V::kHalves][V::kTileM / 2]) {
   if constexpr (kGrouped) {
-    EpilogueArguments epilogue = kDirectA ? late_epilogue<V>(p, smem) : p.epilogue;
+    EpilogueArguments epilogue = p.epilogue;
     select_group(V{}, epilogue, tile.batch, tile.batch < p.groups);
     store_tile<V, kShared>(p, epilogue, smem, tile, rank, sums);
   } else if constexpr (kDirectA) {
