@@ -124,7 +124,9 @@ pub fn run_fault(error: &RunError) -> Fault {
             FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
                 Fault::ResourceLimit
             }
-            FallbackError::Index { .. } => Fault::InvalidInput,
+            FallbackError::Index { .. } | FallbackError::Offset { .. } | FallbackError::Group { .. } => {
+                Fault::InvalidInput
+            }
             // Anything else is impossible here: the tensors were bound to a verified program.
             _ => Fault::Bug,
         },

@@ -270,7 +270,9 @@ impl Error {
             Error::Memory { .. } => Fault::ResourceLimit,
             Error::Interpret(InterpretError::Memory { .. }) => Fault::ResourceLimit,
             error if error.is_too_large_to_interpret() => Fault::ResourceLimit,
-            Error::Interpret(InterpretError::Index { .. }) => Fault::InvalidInput,
+            Error::Interpret(
+                InterpretError::Index { .. } | InterpretError::Offset { .. } | InterpretError::Group { .. },
+            ) => Fault::InvalidInput,
             Error::Interpret(_) => Fault::Bug,
             _ => Fault::InvalidInput,
         }

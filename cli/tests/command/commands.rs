@@ -93,6 +93,28 @@ fn replay_matches_every_expected_tensor_and_says_what_ran() {
 }
 
 #[test]
+fn numbers_that_an_op_does_not_accept_are_bad_input_and_no_bug() {
+    let grouped = "%ends = constant {value = [3, 2]} : tensor<[2], i32>
+  %y = grouped_scaled_mma %x, %w, %s, %ends {block = 16} : tensor<[5, 8], f32>";
+    let routed = "%ids = constant {value = [0, 3, 1, 1, 0]} : tensor<[5, 1], i32>
+  %p, %r, %y = group_rows %ids {groups = 2} : tensor<[5], i32>, tensor<[5], i32>, tensor<[2], i32>";
+    for (body, message) in [
+        (grouped, "offset 2, element 1 of the offsets, is outside 3..=5"),
+        (routed, "id 3, element 1 of the ids, is not one of 2 groups"),
+    ] {
+        let program = format!(
+            "fir 1\n; sample: normal seed=0\nfunc @main(%x: tensor<[5, 32], bf16>, %w: tensor<[2, 8, 32], f4E2M1FN>, \
+             %s: tensor<[2, 8, 2], f8E4M3FN, blocked>) {{\n  {body}\n  return %y\n}}\n"
+        );
+        let file = tempfile::Builder::new().suffix(".fir").tempfile().expect("a file");
+        std::fs::write(file.path(), program).expect("it can be written");
+        let output = fourfold(&["replay", file.path().to_str().expect("a name"), "--target", "cpu"]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn replay_prints_a_summary_and_with_v_the_whole_report() {
     let file = path("minilm_ffn.fir");
     let summary = text(&fourfold(&["replay", &file]).stdout);

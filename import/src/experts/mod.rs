@@ -125,7 +125,13 @@ impl<'a> Reader<'a, '_> {
         let (router, routing, extent) = match architecture {
             "mixtral" => ("gate", Routing::Softmax { is_normalized: true }, "intermediate_size"),
             "qwen3_moe" => {
-                let is_normalized = config["norm_topk_prob"] == true;
+                let is_normalized = match &config["norm_topk_prob"] {
+                    Value::Null => false,
+                    Value::Bool(it) => *it,
+                    other => {
+                        return Err(format!("the setting `norm_topk_prob` is {other}, not true or false"));
+                    }
+                };
                 ("gate", Routing::Softmax { is_normalized }, "moe_intermediate_size")
             }
             "gpt_oss" => ("router", Routing::Chosen, "intermediate_size"),

@@ -125,7 +125,7 @@ define_kinds! {
         /// Results found.
         found: usize,
     } = "result_count", "{mnemonic} has {expected} result(s), not {found}",
-        "note: only block_quantize has more than one result: codes, then scales";
+        "note: block_quantize has 2 results (codes, scales), top_k 2 (values, indices), group_rows 3 (positions, rows, ends)";
     /// A `scaled_mma` has beta but no c.
     BetaWithoutC {} = "beta_without_c", "beta multiplies c, but c is missing",
         "help: add the operand c, or remove beta";

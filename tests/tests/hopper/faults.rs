@@ -31,7 +31,7 @@ fn what_is_wrong_is_found() {
         ),
         ("(step == 2 || step == 4)", "step == 2", many),
         // Stages overwritten while they are multiplied, or before they are read; sums overwritten before they are read.
-        ("barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);\n      CUTLASS", "\n      CUTLASS", many),
+        ("barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);\n      // Rows", "\n      // Rows", many),
         ("barrier_wait(smem.empty_b(ring.stage), ring.phase ^ 1);", "", many),
         ("barrier_wait(smem.tile_stored(), tiles_done & 1);", "", many),
         // One arrival too few, and bytes that never arrive.
@@ -42,8 +42,8 @@ fn what_is_wrong_is_found() {
             many,
         ),
         (
-            "barrier_expect_tx(barrier, V::kABytes / V::kFullBarriersA);",
-            "barrier_expect_tx(barrier, V::kABytes / V::kFullBarriersA - 16);",
+            "barrier_expect_tx(barrier, panel_bytes * (2 / V::kFullBarriersA));",
+            "barrier_expect_tx(barrier, panel_bytes * (2 / V::kFullBarriersA) - 16);",
             many,
         ),
         // A of another word, and SFA of another row.
@@ -169,6 +169,9 @@ fn what_is_wrong_is_found() {
             regs,
         ),
         ("from_row = min(row, p.small_m.m - 1u);", "from_row = 0;", regs),
+        // Boxes of A over each other, and too few of them.
+        ("+ box * p.box_m * kPanelRowBytes, barrier", ", barrier", left),
+        ("? p.last_boxes : p.boxes", "? p.last_boxes : p.last_boxes", left),
     ];
     // B of 8 bits: another part of codes, and scales of another part.
     let of_8_bits = [

@@ -256,7 +256,7 @@ fn grouped_values_of_weight_only_products_are_the_interpreter_s() {
 #[test]
 fn faults_of_groups_are_found() {
     let (many, invalid) = ([8, 150, 160, 288, 3], [33, 257, 32, 160, 5]);
-    let (scaled, direct) = (&PROGRAMS[0], &PROGRAMS[3]);
+    let (scaled, wide) = (&PROGRAMS[0], &PROGRAMS[3]);
     let faults: [(&Program, &str, &str, Case, Ends); 9] = [
         // The rows of another group, its tiles, and its scales of B.
         (
@@ -286,7 +286,7 @@ fn faults_of_groups_are_found() {
             invalid,
             Ends::Invalid,
         ),
-        // Scales of another row of A, and codes of B at another place.
+        // Scales of another row of A, and elements of a 16-bit A in another order.
         (
             scaled,
             "static_cast<int64_t>(row) * of_row + at;",
@@ -294,7 +294,7 @@ fn faults_of_groups_are_found() {
             many,
             Ends::Random,
         ),
-        (direct, "codes_at[i] ^= codes_at[i] >> 3 & 0x30;", "", many, Ends::Random),
+        (wide, "arrange_words(word[0], word[1],", "arrange_words(word[1], word[0],", many, Ends::Random),
     ];
     let tile = Tile::new(64, 128);
     let device = crate::simulation::device_text();
