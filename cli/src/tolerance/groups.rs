@@ -1,7 +1,7 @@
 //! The groups of rows of a `grouped_scaled_mma` in one run.
 
-use fourfold_executor::fallback::{BlockScaled, BlockScaledShape, Epilogue, FallbackError, scaled_mma};
-use fourfold_ir::{ElementType, ScaleLayout, Value};
+use fourfold_executor::fallback::{GroupedOperands, grouped_scaled_mma};
+use fourfold_ir::{ElementType, Tensor, Value};
 
 use super::KernelRun;
 use crate::error::Error;
@@ -43,72 +43,16 @@ impl KernelRun<'_> {
     /// Returns the product of each row of A with the matrix of its group. Rows of no group give 0.
     pub(super) fn multiply_groups(
         &self,
-        rows: &GroupRows,
-        a: &[u8],
-        b: &[u8],
-        scaled: bool,
-    ) -> Result<Vec<f32>, Error> {
+        [a, b]: [&Tensor; 2],
+        alpha: Option<Value>,
+    ) -> Result<Option<Tensor>, Error> {
         let plan = self.plan;
-        let block = plan.format.block as usize;
-        let (&[m, k], &[count, n, _]) = (self.run.operand(plan.a)?.dims(), self.run.operand(plan.b)?.dims())
-        else {
-            return Ok(Vec::new());
-        };
-        let root = |source: FallbackError| self.run.failed(plan.root, source);
-        // Units are rows of A, or matrices of B.
-        let operand =
-            |bytes: &'_ [u8], element, scales: Option<Value>, [first, taken, units]: [usize; 3], rows| {
-                let part = |all: &[u8]| -> Vec<u8> {
-                    let each = all.len() / units.max(1);
-                    all[first * each..(first + taken) * each].to_vec()
-                };
-                let scales = scales.map(|scales| self.run.operand(scales)).transpose()?;
-                let scales = scales.map(|scales| {
-                    let layout = scales.layout().unwrap_or(ScaleLayout::Linear);
-                    (part(scales.bytes()), scales.element(), layout)
-                });
-                let shape = BlockScaledShape { batch: 1, rows, k, block };
-                Ok::<_, Error>(Part { codes: part(bytes), element, scales, shape })
-            };
-        let mut sums = vec![0.0; m * n];
-        let mut begin = 0;
-        for (group, &end) in rows.ends.iter().enumerate() {
-            if begin < end {
-                let of_a = operand(a, plan.format.a, plan.sfa, [begin, end - begin, m], end - begin)?;
-                let of_b = operand(b, plan.format.b, Some(plan.sfb), [group, 1, count], n)?;
-                let alpha = scaled.then(|| rows.alpha(begin));
-                let epilogue = Epilogue { alpha, ..Epilogue::default() };
-                let mut out = vec![0u8; (end - begin) * n * size_of::<f32>()];
-                let mut multiplied = || -> Result<(), FallbackError> {
-                    scaled_mma(&of_a.view()?, &of_b.view()?, epilogue, ElementType::F32, &mut out)?;
-                    Ok(())
-                };
-                multiplied().map_err(root)?;
-                let words = out.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-                sums[begin * n..end * n].iter_mut().zip(words).for_each(|(to, sum)| *to = sum);
-            }
-            begin = end;
-        }
-        Ok(sums)
-    }
-}
-
-/// A part of an operand.
-struct Part {
-    codes: Vec<u8>,
-    element: ElementType,
-    scales: Option<(Vec<u8>, ElementType, ScaleLayout)>,
-    shape: BlockScaledShape,
-}
-
-impl Part {
-    fn view(&self) -> Result<BlockScaled<'_>, FallbackError> {
-        let data = (&self.codes[..], self.element);
-        match &self.scales {
-            None => Ok(BlockScaled::unscaled(data, self.shape)?),
-            Some((scales, element, layout)) => {
-                Ok(BlockScaled::new(data, (&scales[..], *element, *layout), self.shape)?)
-            }
-        }
+        let Some(groups) = &plan.groups else { return Ok(None) };
+        let operand = |value: Option<Value>| value.map(|value| self.run.operand(value)).transpose();
+        let sfa = operand(plan.sfa)?;
+        let (sfb, offsets) = (self.run.operand(plan.sfb)?, self.run.operand(groups.offsets)?);
+        let operands = GroupedOperands { a, sfa, b, sfb, offsets, alpha: operand(alpha)? };
+        let product = grouped_scaled_mma(operands, plan.format.block, ElementType::F32);
+        product.map(Some).map_err(|source| self.run.failed(plan.root, source))
     }
 }

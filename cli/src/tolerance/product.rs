@@ -72,10 +72,14 @@ impl KernelRun<'_> {
     /// Returns Σ|a·b| for every element of D.
     fn magnitudes(&self) -> Result<Vec<f32>, Error> {
         let (a, b) = (self.run.operand(self.plan.a)?, self.run.operand(self.plan.b)?);
-        let (a, b) = (without_signs(a), without_signs(b));
-        match self.groups()? {
-            Some(groups) => self.multiply_groups(&groups, &a, &b, false),
-            None => self.multiply(&a, &b, Epilogue::default()),
+        let unsigned = |tensor: &Tensor| {
+            Tensor::new(tensor.element(), tensor.dims().to_vec(), None, without_signs(tensor))
+                .map_err(|error| self.no_tensor(error))
+        };
+        let (a, b) = (unsigned(a)?, unsigned(b)?);
+        match self.multiply_groups([&a, &b], None)? {
+            Some(sums) => Ok(sums.to_f32()),
+            None => self.multiply(a.bytes(), b.bytes(), Epilogue::default()),
         }
     }
 
@@ -85,6 +89,10 @@ impl KernelRun<'_> {
         let root = self.run.take(values, module.ops[self.plan.root].results[0])?;
         if self.plan.accumulator == ElementType::F32 {
             return Ok(root);
+        }
+        let (a, b) = (self.run.operand(self.plan.a)?, self.run.operand(self.plan.b)?);
+        if let Some(sums) = self.multiply_groups([a, b], self.plan.alpha)? {
+            return Ok(sums);
         }
         let scalar = |value: Option<Value>| -> Result<Option<f32>, Error> {
             let Some(value) = value else { return Ok(None) };
@@ -99,11 +107,7 @@ impl KernelRun<'_> {
             c: c.map(|c| (c.bytes(), c.element())),
             beta: scalar(self.plan.beta)?,
         };
-        let (a, b) = (self.run.operand(self.plan.a)?, self.run.operand(self.plan.b)?);
-        let sums = match self.groups()? {
-            Some(groups) => self.multiply_groups(&groups, a.bytes(), b.bytes(), true)?,
-            None => self.multiply(a.bytes(), b.bytes(), epilogue)?,
-        };
+        let sums = self.multiply(a.bytes(), b.bytes(), epilogue)?;
         Tensor::from_f32(root.dims().to_vec(), &sums).map_err(|error| self.no_tensor(error))
     }
 

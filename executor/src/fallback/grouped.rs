@@ -1,30 +1,44 @@
 //! `grouped_scaled_mma`: one block-scaled product for each group of rows.
 
-use fourfold_ir::{GroupedScaledMma, Tensor};
+use fourfold_ir::{ElementType, GroupedScaledMma, Tensor};
 
 use super::{BlockScaled, BlockScaledShape, Epilogue, FallbackError, ResultType, scaled_mma};
 
-/// Multiplies each group of rows of A with its matrix of B. Rows of no group give 0.
-pub(super) fn grouped_scaled_mma(
-    attributes: GroupedScaledMma,
-    operands: &[&Tensor],
-    result: ResultType,
+/// The operands of a `grouped_scaled_mma`.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupedOperands<'a> {
+    /// A, `[T, K]`.
+    pub a: &'a Tensor,
+    /// The scales of A; `None` for an A without.
+    pub sfa: Option<&'a Tensor>,
+    /// B, `[E, N, K]`.
+    pub b: &'a Tensor,
+    /// The scales of B.
+    pub sfb: &'a Tensor,
+    /// The end of each group of rows, `i32` `[E]`.
+    pub offsets: &'a Tensor,
+    /// One number, or one for each group.
+    pub alpha: Option<&'a Tensor>,
+}
+
+/// Multiplies each group of rows of A with its matrix of B. The result is `[T, N]`; rows of no group are 0. A scale is that
+/// of `block` elements along K.
+///
+/// # Errors
+/// When a rank or a size does not fit, an offset is not a place among the rows, or memory is insufficient.
+pub fn grouped_scaled_mma(
+    operands: GroupedOperands<'_>,
+    block: u32,
+    element: ElementType,
 ) -> Result<Tensor, FallbackError> {
-    let (a, sfa, b, sfb, offsets, alpha) = match (attributes.weight_only, operands) {
-        (false, [a, sfa, b, sfb, offsets, alpha @ ..]) => (*a, Some(*sfa), *b, *sfb, *offsets, alpha),
-        (true, [a, b, sfb, offsets, alpha @ ..]) => (*a, None, *b, *sfb, *offsets, alpha),
-        _ => {
-            return Err(FallbackError::Internal { reason: "a grouped_scaled_mma has its operands" });
-        }
-    };
+    let GroupedOperands { a, sfa, b, sfb, offsets, alpha } = operands;
     let (&[rows, k], &[groups, n, _]) = (a.dims(), b.dims()) else {
         return Err(FallbackError::Internal { reason: "A has rank 2 and B has rank 3" });
     };
     let ends = ends(offsets, rows)?;
-    let block = attributes.block as usize;
-    let alphas = alpha.first().map(|alpha| alpha.to_f32());
-    let mut tensor = result.zeros()?;
-    let element = tensor.element();
+    let block = block as usize;
+    let alphas = alpha.map(Tensor::to_f32);
+    let mut tensor = ResultType { element, dims: vec![rows, n], layout: None }.zeros()?;
     let row_bytes = n * element.storage_bits() / 8;
     let mut begin = 0;
     for (group, &end) in ends.iter().enumerate() {
@@ -43,6 +57,23 @@ pub(super) fn grouped_scaled_mma(
         begin = end;
     }
     Ok(tensor)
+}
+
+/// Computes the op.
+pub(super) fn run_grouped_scaled_mma(
+    attributes: GroupedScaledMma,
+    operands: &[&Tensor],
+    element: ElementType,
+) -> Result<Tensor, FallbackError> {
+    let (a, sfa, b, sfb, offsets, alpha) = match (attributes.weight_only, operands) {
+        (false, [a, sfa, b, sfb, offsets, alpha @ ..]) => (*a, Some(*sfa), *b, *sfb, *offsets, alpha),
+        (true, [a, b, sfb, offsets, alpha @ ..]) => (*a, None, *b, *sfb, *offsets, alpha),
+        _ => {
+            return Err(FallbackError::Internal { reason: "a grouped_scaled_mma has its operands" });
+        }
+    };
+    let operands = GroupedOperands { a, sfa, b, sfb, offsets, alpha: alpha.first().copied() };
+    grouped_scaled_mma(operands, attributes.block, element)
 }
 
 /// The ends of the groups, which ascend to at most the number of rows.

@@ -27,6 +27,7 @@ use fourfold_ir::{
     Value,
 };
 
+pub use self::grouped::{GroupedOperands, grouped_scaled_mma};
 use self::memory::{NoMemory, zeroed};
 pub use self::mma::gemm_f32;
 pub use self::processor::processor;
@@ -264,7 +265,7 @@ fn compute(
     let tensor = match (kind, operands) {
         (OpKind::ScaledMma(attributes), [_, _, _, ..]) => run_scaled_mma(*attributes, operands, result)?,
         (OpKind::GroupedScaledMma(attributes), [_, _, _, _, ..]) => {
-            grouped::grouped_scaled_mma(*attributes, operands, result)?
+            grouped::run_grouped_scaled_mma(*attributes, operands, result.element)?
         }
         (OpKind::Mma, [a, b]) => mma::mma(a, b, result)?,
         (OpKind::SwizzleScales, [scales]) => quantize::swizzle(scales, result)?,
