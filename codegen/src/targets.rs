@@ -296,11 +296,15 @@ pub(crate) fn operand_alignment(format: BlockFormat, target: &Target) -> [u32; 2
 /// The largest number of groups of rows of a kernel: each CTA keeps their ends in shared memory.
 pub(crate) const MAX_GROUPS: u64 = 512;
 
-/// Returns whether kernels of groups of rows take a format: FP4 weights, and no f16 beside MX scales, which takes two
-/// terms.
+/// Returns whether an element of A is the sum of two operands on sm_90a: fp16 does not hold the scales of MX, and bf16 not
+/// all bits of f16.
+pub fn has_two_terms(format: BlockFormat) -> bool {
+    format.a == ElementType::F16 && format.scale == ElementType::F8E8M0FNU
+}
+
+/// Returns whether kernels of groups of rows take a format: FP4 weights, and an A of one term.
 pub(crate) fn takes_groups(format: BlockFormat) -> bool {
-    let has_two_terms = format.a == ElementType::F16 && format.scale == ElementType::F8E8M0FNU;
-    format.b == ElementType::F4E2M1FN && !has_two_terms
+    format.b == ElementType::F4E2M1FN && !has_two_terms(format)
 }
 
 fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {

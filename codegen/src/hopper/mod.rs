@@ -7,7 +7,8 @@ mod tiles;
 
 pub use self::configuration::{ANY, Choice, Configuration, Groups};
 pub use self::template::{HEAD, KERNEL, row_output_functions};
-pub use self::tiles::{ForcedError, SMALL_M, TARGET, TILE_K, TILES, Tile, check, has_two_terms, takes};
+pub use self::tiles::{ForcedError, SMALL_M, TARGET, TILE_K, TILES, Tile, check, takes};
+pub use crate::targets::has_two_terms;
 
 /// Returns whether a target has an instruction that converts to e2m1. Hopper has none.
 pub(crate) fn has_e2m1_conversion(target: &crate::targets::Target) -> bool {

@@ -5,6 +5,8 @@ use std::fmt;
 use fourfold_ir::{BlockFormat, ElementType};
 use serde::Serialize;
 
+use crate::targets::has_two_terms;
+
 /// The target of these kernels.
 pub const TARGET: &str = "sm_90a";
 
@@ -185,10 +187,4 @@ pub fn takes(format: BlockFormat) -> bool {
         (F8E4M3FN | F8E5M2, F4E2M1FN) | (F4E2M1FN | F8E4M3FN | F8E5M2 | BF16 | F16, F8E4M3FN | F8E5M2) => mx,
         _ => false,
     }
-}
-
-/// Returns whether an element of A is the sum of two operands: fp16 does not hold the scales of MX, and bf16 not all bits of
-/// f16.
-pub fn has_two_terms(format: BlockFormat) -> bool {
-    format.a == ElementType::F16 && format.scale == ElementType::F8E8M0FNU
 }

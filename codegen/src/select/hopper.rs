@@ -1,38 +1,33 @@
 //! Selection of Hopper tiles for a source, and of the table lines written into it.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use fourfold_ir::{BlockFormat, ElementType};
+use fourfold_ir::BlockFormat;
 
 use super::tables::default_tables;
 use crate::cutlass::CutlassVersion;
 use crate::dispatch::{Bounds, Condition, Kernel, Table};
 use crate::extents::Extents;
-use crate::hopper::{ANY, Choice, Configuration, Groups, TARGET, Tile, has_two_terms, takes};
+use crate::hopper::{ANY, Choice, Configuration, Groups, TARGET, Tile, takes};
 use crate::targets::takes_groups;
 
-/// The lines of the default table of a format (`select/sm90.toml`), which may have tiles of other formats. The first
-/// whose bounds hold and whose tile takes the format applies; the last always does.
+/// The lines of the default table of a format (`select/sm90.toml`); empty for formats without kernels. The first whose
+/// bounds hold applies; the last always does.
 pub fn choices(format: BlockFormat) -> &'static [Choice] {
-    static OF_NVFP4: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(BlockFormat::NVFP4));
-    static OF_FP4: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(BlockFormat::MXFP4));
-    static OF_FP8: LazyLock<Vec<Choice>> = LazyLock::new(|| default_lines(MXFP8));
-    static IN_TERMS: LazyLock<Vec<Choice>> =
-        LazyLock::new(|| default_lines(MXFP8.weight_only(ElementType::F16)));
-    match (has_two_terms(format), format.b == BlockFormat::NVFP4.b) {
-        (true, _) => &IN_TERMS,
-        (false, true) if format == BlockFormat::NVFP4 => &OF_NVFP4,
-        (false, true) => &OF_FP4,
-        (false, false) => &OF_FP8,
-    }
+    static LINES: LazyLock<HashMap<BlockFormat, Vec<Choice>>> = LazyLock::new(|| {
+        let tables = default_tables().tables.iter();
+        let tables = tables.filter(|table| table.targets.iter().any(|target| target == TARGET));
+        let of_format = |table: &'static Table| {
+            table.formats.iter().map(move |format| (*format, default_lines(table, *format)))
+        };
+        tables.flat_map(of_format).collect()
+    });
+    LINES.get(&format).map_or(&[], Vec::as_slice)
 }
 
-const MXFP8: BlockFormat =
-    BlockFormat { a: ElementType::F8E4M3FN, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
-
-fn default_lines(format: BlockFormat) -> Vec<Choice> {
-    let table = default_tables().find(TARGET, format).expect("the target has a default table");
+fn default_lines(table: &Table, format: BlockFormat) -> Vec<Choice> {
     lines(table, format, Extents { l: None, m: None, n: None, k: None }, CutlassVersion::PINNED).0
 }
 
