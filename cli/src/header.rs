@@ -149,13 +149,16 @@ impl Header {
             "tensor" => {
                 let reference = read_reference(value, program)?;
                 // Indices of the first axis have a line each.
-                let is_same = |known: &TensorReference| {
-                    let parts = (known.part, reference.part);
-                    known.input == reference.input
-                        && (parts.0 == parts.1 || parts.0.is_none() || parts.1.is_none())
-                };
-                if self.tensors.iter().any(is_same) {
-                    return Err(format!("the input %{} has a second `tensor` line", reference.input));
+                for known in self.tensors.iter().filter(|known| known.input == reference.input) {
+                    let what = match (known.part, reference.part) {
+                        (None, None) => "a second `tensor` line".to_owned(),
+                        (Some(known), Some(index)) if known != index => continue,
+                        (Some(index), Some(_)) => format!("a second `tensor` line for index {index}"),
+                        (Some(index), None) | (None, Some(index)) => {
+                            format!("a `tensor` line for all of it and one for index {index}")
+                        }
+                    };
+                    return Err(format!("the input %{} has {what}", reference.input));
                 }
                 self.tensors.push(reference);
             }
@@ -444,7 +447,14 @@ mod tests {
             read_header(&format!("; tensor: fc1{first} = \"a\"\n; tensor: fc1{second} = \"b\"\n"))
         };
         assert_eq!(parts("[0]", "[1]").expect("two parts").tensors.len(), 2);
-        assert!(parts("[1]", "[1]").is_err() && parts("", "[1]").is_err() && parts("[1]", "").is_err());
+        for (first, second, expected) in [
+            ("[1]", "[1]", "a second `tensor` line for index 1"),
+            ("", "[1]", "a `tensor` line for all of it and one for index 1"),
+            ("[2]", "", "a `tensor` line for all of it and one for index 2"),
+        ] {
+            let errors = parts(first, second).expect_err("lines that contradict each other");
+            assert!(errors[0].message.contains(expected), "{errors:?}");
+        }
     }
 
     #[test]

@@ -238,8 +238,24 @@ fn a_mixture_without_a_program_names_what_it_lacks() -> Result<()> {
             Box::new(replaced("moe.gate.weight", "I32", vec![6, 80], 1920)),
             "`gate.weight` is I32 [6, 80], expected",
         ),
-        (Box::new(set("num_experts_per_tok", json!(7))), "states no `num_experts_per_tok` from 1 to"),
-        (Box::new(set("num_experts_per_tok", json!(0))), "states no `num_experts_per_tok` from 1 to"),
+        (Box::new(set("num_local_experts", json!("6"))), "`num_local_experts` is \"6\", not a whole number"),
+        (Box::new(set("num_experts", json!(5))), "`num_local_experts` is 6, but `num_experts` is 5"),
+        (
+            Box::new(set("num_experts_per_tok", json!(7))),
+            "`num_experts_per_tok` is 7, not from 1 to the number of",
+        ),
+        (
+            Box::new(set("num_experts_per_tok", json!(0))),
+            "`num_experts_per_tok` is 0, not from 1 to the number of",
+        ),
+        (
+            Box::new(set("num_experts_per_tok", json!(2.5))),
+            "`num_experts_per_tok` is 2.5, not a whole number",
+        ),
+        (
+            Box::new(set("num_experts_per_tok", Value::Null)),
+            "no configuration states the experts of each row",
+        ),
         (Box::new(set("hidden_size", json!(96))), "the setting `hidden_size` is 96, but the tensors have 80"),
         (Box::new(set("intermediate_size", json!(80))), "`intermediate_size` is 80, but the tensors have 48"),
         (

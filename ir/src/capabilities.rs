@@ -159,8 +159,8 @@ pub struct FormatCapability {
     pub pairs: Option<PairCapability>,
 }
 
-/// The limits of an epilogue that pairs columns: it combines each even column of the product with the next odd one, to one
-/// column of D. Its other limits are those of [`EpilogueCapability`], with N the columns of D.
+/// The limits of an epilogue that pairs columns: it combines each even column of the product and the odd column after it
+/// into one column of D. Its other limits are those of [`EpilogueCapability`], with N the columns of D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairCapability {
     /// The largest number of elements per scale of a quantized output.

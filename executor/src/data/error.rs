@@ -128,7 +128,7 @@ pub enum DataError {
         reason: String,
     },
     /// The parts of an input are not those of its first axis.
-    #[error("the parts of the input `%{input}: {ty}` do not make it: {fault}")]
+    #[error("the references to indices of the input `%{input}: {ty}` do not make it: {fault}")]
     Parts {
         /// The input.
         input: String,
@@ -391,10 +391,10 @@ pub enum PartsFault {
     #[error("only an input with fixed extents has parts")]
     Extents,
     /// The input has a reference to a whole tensor, too.
-    #[error("another reference has the whole input")]
+    #[error("another reference is to the whole input")]
     Whole,
     /// No reference has an index of the first axis.
-    #[error("no reference has part {part} of {count}")]
+    #[error("no reference is to index {part} of the first axis, whose extent is {count}")]
     Missing {
         /// The index.
         part: u64,
@@ -402,13 +402,13 @@ pub enum PartsFault {
         count: u64,
     },
     /// Two references have one index.
-    #[error("two references have part {part}")]
+    #[error("two references are to index {part}")]
     Repeated {
         /// The index.
         part: u64,
     },
     /// An index is outside the first axis.
-    #[error("part {part} is outside its {count} parts")]
+    #[error("index {part} is outside the first axis, whose extent is {count}")]
     Outside {
         /// The index.
         part: u64,

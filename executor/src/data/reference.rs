@@ -31,8 +31,8 @@ use crate::files::RangeHash;
 pub struct TensorReference {
     /// The name of the input, without `%`.
     pub input: String,
-    /// The index of the first axis of the input that the tensor is; `None` if the tensor is the whole input. The parts
-    /// of an input have a reference each.
+    /// The index along the first axis of the input that this tensor fills; `None` if it is the whole input. Each index has
+    /// a reference of its own.
     pub part: Option<u64>,
     /// The place of the tensor.
     pub source: TensorSource,

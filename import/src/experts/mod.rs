@@ -192,8 +192,12 @@ impl<'a> Reader<'a, '_> {
     fn count(&self) -> Result<u64, String> {
         let config = &self.checkpoint.config;
         let keys = ["num_local_experts", "num_experts"];
-        let stated = keys.iter().find_map(|key| Some((*key, config[*key].as_u64()?)));
-        let Some((key, stated)) = stated else {
+        let [one, other] = keys.map(|key| stated(config, key));
+        let (one, other) = (one?, other?);
+        if let Some((one, other)) = one.zip(other).filter(|(one, other)| one != other) {
+            return Err(format!("the setting `{}` is {one}, but `{}` is {other}", keys[0], keys[1]));
+        }
+        let Some((key, stated)) = one.map(|it| (keys[0], it)).or(other.map(|it| (keys[1], it))) else {
             return Err(format!("no configuration states the number of experts (`{}`)", keys.join("` or `")));
         };
         let prefix = format!("{}.experts.", self.name);
@@ -213,10 +217,16 @@ impl<'a> Reader<'a, '_> {
     fn top(&self, count: u64) -> Result<u64, String> {
         let config = &self.checkpoint.config;
         let keys = ["num_experts_per_tok", "experts_per_token"];
-        let stated = keys.iter().find_map(|key| config[*key].as_u64());
-        stated.filter(|top| (1..=count).contains(top)).ok_or_else(|| {
-            format!("the configuration states no `{}` from 1 to the number of experts, {count}", keys[0])
-        })
+        let known = keys.into_iter().find(|key| !config[*key].is_null()).unwrap_or(keys[0]);
+        match stated(config, known)? {
+            Some(top) if (1..=count).contains(&top) => Ok(top),
+            Some(top) => {
+                Err(format!("the setting `{known}` is {top}, not from 1 to the number of experts, {count}"))
+            }
+            None => {
+                Err(format!("no configuration states the experts of each row (`{}`)", keys.join("` or `")))
+            }
+        }
     }
 
     fn projections(&self, count: u64) -> Result<(Inner<'a>, Stack<'a>), String> {
@@ -292,6 +302,17 @@ impl<'a> Reader<'a, '_> {
         };
         let linears: Vec<&Linear> = linears.chain(router).collect();
         below::check(self.checkpoint, (self.name, self.name), linears.iter().copied(), &others)
+    }
+}
+
+/// The whole number that a setting states, if there is one.
+fn stated(config: &Value, key: &str) -> Result<Option<u64>, String> {
+    match &config[key] {
+        Value::Null => Ok(None),
+        value => value
+            .as_u64()
+            .map(Some)
+            .ok_or_else(|| format!("the setting `{key}` is {value}, not a whole number")),
     }
 }
 

@@ -17,12 +17,14 @@ pub(super) enum Numbers {
 }
 
 impl Numbers {
-    /// The numbers that both accept. A value that is used as ends and as indices has ends.
+    /// The numbers that both accept.
     fn and(self, other: Numbers) -> Numbers {
         match (self, other) {
             (Numbers::Ends(one), Numbers::Ends(other)) => Numbers::Ends(one.min(other)),
             (Numbers::Below(one), Numbers::Below(other)) => Numbers::Below(one.min(other)),
-            (ends @ Numbers::Ends(_), _) | (_, ends) => ends,
+            (Numbers::Ends(rows), Numbers::Below(extent)) | (Numbers::Below(extent), Numbers::Ends(rows)) => {
+                Numbers::Ends(rows.min(extent.saturating_sub(1)))
+            }
         }
     }
 }
@@ -63,7 +65,7 @@ pub(super) fn accepted(program: &Program, value: Value, symbols: &SymbolValues) 
 /// Draws `count` numbers. `seed` is that of the recipe, which selects the [distribution](super::Distribution).
 pub(super) fn draw(numbers: Numbers, count: usize, seed: u64, random: &mut SplitMix64) -> Vec<u8> {
     let numbers: Vec<usize> = match numbers {
-        // Without an index every number is wrong.
+        // An extent of 0 accepts no index, and gives 0.
         Numbers::Below(extent) => {
             (0..count).map(|_| random.below(extent.min(1 << 31) as u64) as usize).collect()
         }

@@ -380,6 +380,23 @@ fn ends_of_groups_have_the_distribution_of_the_seed() {
 }
 
 #[test]
+fn ends_of_groups_that_are_indices_too_are_below_the_extent() {
+    let text = "fir 1
+func @main(%x: tensor<[M, 32], bf16>, %w: tensor<[4, 6, 32], f4E2M1FN>, %sw: tensor<[4, 6, 2], f8E4M3FN, linear>,
+    %ends: tensor<[4], i32>, %table: tensor<[3, 5], f32>) {
+  %d = grouped_scaled_mma %x, %w, %sw, %ends {block = 16} : tensor<[M, 6], f32>
+  %some = gather %table, %ends {axis = 0} : tensor<[4, 5], f32>
+  return %d, %some
+}";
+    let program = crate::load(text).unwrap().0;
+    for (seed, rows) in (0..25).flat_map(|seed| [1, 2, 7, 40].map(|rows| (seed, rows))) {
+        let drawn = inputs(&program, &recipe(Rule::Normal, seed, rows)).unwrap();
+        let bound = crate::bind::bind(&program, &drawn).unwrap();
+        interpret(&program, &bound).expect("the ends ascend and are indices of the table");
+    }
+}
+
+#[test]
 fn only_integers_that_ops_use_as_indices_are_drawn_for_them() {
     let program = grouped(8);
     let drawn = inputs(&program, &recipe(Rule::Normal, 11, 40)).unwrap();

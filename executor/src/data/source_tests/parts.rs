@@ -61,16 +61,16 @@ fn parts_that_do_not_make_the_input_are_refused() {
         (
             W,
             vec![part(0), part(2)],
-            "%w: tensor<[3, 2, 4], f4E2M1FN>` do not make it: no reference has part 1 of 3",
+            "%w: tensor<[3, 2, 4], f4E2M1FN>` do not make it: no reference is to index 1 of the first axis, whose extent is 3",
         ),
-        (W, vec![part(0), part(1)], "no reference has part 2 of 3"),
-        (W, vec![part(0), part(1), part(1)], "two references have part 1"),
-        (W, vec![part(0), part(1), part(2), part(3)], "part 3 is outside its 3 parts"),
-        (W, vec![part(0), whole, part(1), part(2)], "another reference has the whole input"),
+        (W, vec![part(0), part(1)], "no reference is to index 2 of the first axis"),
+        (W, vec![part(0), part(1), part(1)], "two references are to index 1"),
+        (W, vec![part(0), part(1), part(2), part(3)], "index 3 is outside the first axis, whose extent is 3"),
+        (W, vec![part(0), whole, part(1), part(2)], "another reference is to the whole input"),
         ("%w: tensor<[M, 2, 4], f4E2M1FN>", vec![part(0)], "only an input with fixed extents has parts"),
         ("%w: tensor<[2, N, 4], f4E2M1FN>", vec![part(0)], "only an input with fixed extents has parts"),
         ("%w: tensor<[], f32>", vec![part(0)], "only an input with fixed extents has parts"),
-        ("%w: tensor<[0, 4], f32>", vec![part(0)], "part 0 is outside its 0 parts"),
+        ("%w: tensor<[0, 4], f32>", vec![part(0)], "index 0 is outside the first axis, whose extent is 0"),
     ] {
         let references: Vec<&str> = references.iter().map(String::as_str).collect();
         check_error(folder().read(inputs, (&[], &references, &[])), &[expected]);
