@@ -160,8 +160,8 @@ impl ScaledMmaSpec {
     /// The signature: a description of operands and outputs, such as `nvfp4 alpha c=bf16 beta row=f16
     /// matrix=bf16 d=bf16`.
     ///
-    /// The format comes first, then `pair` if the epilogue pairs columns, `alpha`, C and `beta` if present, the epilogue's operands in order, and
-    /// the outputs in order. An output is one of:
+    /// The format comes first, then `grouped` or `grouped_alpha` for groups of rows, `pair` if the epilogue pairs columns,
+    /// `alpha`, C and `beta` if present, the epilogue's operands in order, and the outputs in order. An output is one of:
     /// - a value, `d=bf16`
     /// - codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the operand position of the per-tensor scale, or
     ///   `q=f8E5M2:f8E8M0FNU/32:floor`

@@ -10,7 +10,8 @@
 //! It reads headers, configuration files and scales of whole tensors, never the weights. Each linear becomes a program
 //! with input `%x` and result `%y`. Its `param` inputs are [references](fourfold_executor::TensorReference) to the
 //! tensors of the model. Four more parts of a checkpoint become programs: linears that share an input, feed-forward
-//! blocks, mixtures of experts, and blocks of known architectures. A graph becomes one program. [`OnnxGraph`] is for hosts that run graphs.
+//! blocks, mixtures of experts, and blocks of known architectures. A graph becomes one program. [`OnnxGraph`] is for hosts
+//! that run graphs.
 //!
 //! Other parts are [left out](LeftOut), each with a stable code and a message. [`write()`] writes the
 //! programs of an import to a folder.

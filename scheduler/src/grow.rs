@@ -25,7 +25,7 @@ use crate::root::{Root, accept};
 /// A `scaled_mma` and the ops that may join its kernel.
 pub(crate) struct Grown<'a> {
     pub(crate) root: Root<'a>,
-    /// The `scaled_mma`, then the ops that follow it, in program order, without those that take the halves of a pair.
+    /// The root, then the ops that follow it, in program order, without those that take the halves of a pair.
     pub(crate) ops: Vec<Op>,
 }
 

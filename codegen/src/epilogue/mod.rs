@@ -24,8 +24,8 @@ pub(crate) use self::planned::of_plan;
 /// steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Epilogue {
-    /// True if it pairs columns: it combines each even column of the product, the accumulator, with the next odd one, to one
-    /// column of D. There is then no C.
+    /// True if it pairs columns: it combines each even column of the product, the accumulator, and the odd column after it
+    /// into one column of D. There is then no C.
     pub pair: bool,
     /// True if the sum is multiplied by alpha.
     pub alpha: bool,

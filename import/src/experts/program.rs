@@ -57,7 +57,7 @@ struct Sorted {
     positions: Value,
     /// The row of x that each row is.
     tokens: Value,
-    /// The end of each expert.
+    /// The end of each expert's rows.
     ends: Value,
     /// The expert of each row.
     experts: Value,

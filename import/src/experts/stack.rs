@@ -114,7 +114,7 @@ fn own(name: &str) -> &str {
     name.rfind("experts.").map_or(name, |at| &name[at..])
 }
 
-/// The part of a linear that another expert may not have otherwise.
+/// Returns the first property that two experts must share and do not.
 fn difference(first: &Linear, other: &Linear) -> Option<&'static str> {
     let form = |scalar: &Scalar| (scalar.convention, scalar.stored.element);
     let scales = |linear: &Linear| match &linear.weight.scales {

@@ -12,8 +12,9 @@
 //!
 //! Regions are bounded, equal regions are rewritten once, and no limit is a time. The result depends on the
 //! arguments only. The time is proportional to the size of the program. Some rewrites are plain code, not
-//! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), and quantization
-//! and norms written out op by op (`written.rs`), products that the target has no kernel for (`weight_only.rs`), and pairs of products that an op combines (`pairs.rs`).
+//! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), quantization and
+//! norms written out op by op (`written.rs`), products that the target has no kernel for (`weight_only.rs`), and pairs of
+//! products that an op combines (`pairs.rs`).
 
 mod activations;
 mod apply;
@@ -204,9 +205,9 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
 }
 
 /// Like [`normalize`], for a target. A product of a 16-bit value and a dequantized weight becomes a weight-only
-/// `scaled_mma` if the target has a kernel for it, and else the other way round, if the target's library computes it. Two
-/// products that an op combines become one of a rearranged weight, if the target has a kernel for all three
-/// ([`Capabilities::formats`], `pairs`).
+/// `scaled_mma` if the target has a kernel for it. Otherwise a weight-only `scaled_mma` becomes an `mma` of the dequantized
+/// weight, if the target's library computes it. Two products that an op combines become one of a rearranged weight, if the
+/// target has a kernel for all three ([`Capabilities::formats`], `pairs`).
 pub fn normalize_for(
     program: &Program,
     options: &NormalizeOptions,

@@ -61,8 +61,8 @@ CUTLASS_DEVICE float exact_sum(Parameters const &p, int batch, int m, int n) {
 }
 
 // Computes again those of N sums, already times kFactor, that are not finite. `sum_at` returns a sum by its index, and
-// `place_of` its row and column. Sums of rows from `rows` on, and outside of D, are left. A loop with one instance of the computation selects a sum
-// at a time: registers cannot be indexed.
+// `place_of` its row and column. Sums outside of D, and of rows from `rows` on, do not change. A loop selects one sum at a
+// time: registers cannot be indexed.
 template <int N, class SumAt, class PlaceOf>
 CUTLASS_DEVICE void recompute(Parameters const &p, int batch, int rows, SumAt const &sum_at, PlaceOf const &place_of) {
   bool any = false;

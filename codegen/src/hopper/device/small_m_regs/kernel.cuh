@@ -75,9 +75,8 @@ CUTLASS_DEVICE void init_stage_barriers(uint32_t barriers) {
   fence_barrier_init();
 }
 
-// Load: issues the loads of a warp's chunk of A, of its first group of B, and of SFA to `own_sums`, or of an A of more
-// than 4 bits. Then initializes
-// the CTA's barriers.
+// Load: issues the loads of a warp's chunk of A, and of its first group of B. SFA, or an A of more than 4 bits, goes to
+// `own_sums`. Then initializes the CTA's barriers.
 CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const &smem, SmallMRegsProducer &source, uint32_t own_sums,
                               int first_atom_m, unsigned warp, bool has_chunk, bool is_one, bool is_of_pair, unsigned groups,
                               unsigned others) {

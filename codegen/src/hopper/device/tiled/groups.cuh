@@ -84,8 +84,8 @@ CUTLASS_DEVICE int group_of_tile(Parameters const &p, TiledSmem<V> const &smem, 
   return low;
 }
 
-// Returns the work tile with this index. An index after the last tile gives a tile without rows, which has no work. As in a matrix, tiles along N are in sections of kGroupWidth, each computed for
-// all rows of the group before the next one.
+// Returns the work tile with this index; past the last tile, one without rows. Tiles along N form sections of
+// kGroupWidth. A section covers all rows of the group before the next begins.
 template <class V>
 CUTLASS_DEVICE WorkTile tile_of_group(Parameters const &p, TiledSmem<V> const &smem, int tile) {
   int const group = group_of_tile<V>(p, smem, tile), row = load_word(smem.row_of_group(group));
