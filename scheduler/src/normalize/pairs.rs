@@ -2,13 +2,14 @@
 //! combines are adjacent, and one kernel computes both.
 //!
 //! The rewritten product is `[.., M, 2·F]`. Two slices take its even and its odd columns, which are the former products.
-//! Only weights that depend on params only are rearranged, by ordinary ops, so a session does it once.
+//! Only weights that depend on params only are rearranged, by ordinary ops, so a session does it once. The matrices of
+//! a `grouped_scaled_mma` are rearranged each on its own.
 
 use std::collections::HashMap;
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Op, OpKind, OperandShape,
-    ScaleLayout, ScaledMma, Shape, SliceRange, TensorType, Value,
+    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, FormatCapability, GroupedScaledMma, Op, OpKind,
+    OperandShape, ScaleLayout, ScaledMma, ScaledMmaOperands, Shape, SliceRange, TensorType, Value,
 };
 
 use super::NormalizeRule;
@@ -45,7 +46,7 @@ impl Pairs {
 /// The columns that an operand of a combining op is computed from: of a whole product, or a half of them.
 #[derive(Clone, Copy)]
 struct Half {
-    /// The `scaled_mma`.
+    /// The `scaled_mma` or `grouped_scaled_mma`.
     product: Op,
     /// The `slice` that takes the half; `None` for a whole product.
     slice: Option<Op>,
@@ -55,9 +56,45 @@ struct Half {
     first_row: u64,
 }
 
+/// The attributes of a product.
+#[derive(Clone, Copy)]
+enum Product {
+    OfRows(ScaledMma),
+    OfGroups(GroupedScaledMma),
+}
+
+impl Product {
+    fn of(kind: &OpKind) -> Option<Product> {
+        match *kind {
+            OpKind::ScaledMma(attributes) => Some(Product::OfRows(attributes)),
+            OpKind::GroupedScaledMma(attributes) => Some(Product::OfGroups(attributes)),
+            _ => None,
+        }
+    }
+
+    fn block(self) -> u32 {
+        match self {
+            Product::OfRows(attributes) => attributes.block,
+            Product::OfGroups(attributes) => attributes.block,
+        }
+    }
+
+    /// The op with an alpha or without, and without C.
+    fn with(self, alpha: bool) -> OpKind {
+        match self {
+            Product::OfRows(attributes) => {
+                OpKind::ScaledMma(ScaledMma { alpha, c: false, beta: false, ..attributes })
+            }
+            Product::OfGroups(attributes) => {
+                OpKind::GroupedScaledMma(GroupedScaledMma { alpha, ..attributes })
+            }
+        }
+    }
+}
+
 /// The type of a product and the rules of its kernels.
 struct Kind<'a> {
-    attributes: ScaledMma,
+    attributes: Product,
     rules: &'a FormatCapability,
     /// F, the columns of each half.
     columns: u64,
@@ -90,17 +127,18 @@ fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Ki
     let ty = draft.module.ty(result);
     let halves = [half(draft, left, &ty.shape)?, half(draft, right, &ty.shape)?];
     let [even, odd] = halves;
-    let attributes = match draft.module.ops[even.product].kind {
-        OpKind::ScaledMma(attributes) => attributes,
-        _ => return None,
-    };
-    let a_of = |half: Half| {
-        let operands = draft.module.scaled_mma_operands(half.product)?;
-        Some((operands.a, operands.sfa, operands.c.is_some()))
-    };
-    let (of_even, of_odd) = (a_of(even)?, a_of(odd)?);
+    let attributes = Product::of(&draft.module.ops[even.product].kind)?;
+    let of = |half: Half| draft.module.scaled_mma_operands(half.product);
+    let (of_even, of_odd) = (of(even)?, of(odd)?);
     let element = |half: Half| draft.module.ty(half.value).element;
-    if of_even != of_odd || of_even.2 || element(even) != element(odd) {
+    let of_rows = |it: ScaledMmaOperands| (it.a, it.sfa, it.offsets, it.c);
+    // Rows of no group are 0 for any alpha, so alpha cannot become a step of their epilogue.
+    let differ_in_alpha = of_even.offsets.is_some() && of_even.alpha != of_odd.alpha;
+    if of_rows(of_even) != of_rows(of_odd)
+        || of_even.c.is_some()
+        || differ_in_alpha
+        || element(even) != element(odd)
+    {
         return None;
     }
     let columns = ty.shape.last()?.as_fixed()?;
@@ -117,8 +155,8 @@ fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Ki
     if !are_apart && !are_of_one {
         return None;
     }
-    let format = format(draft, even.product, attributes)?;
-    if format != self::format(draft, odd.product, attributes)? {
+    let format = format(draft, even.product, attributes.block())?;
+    if format != self::format(draft, odd.product, attributes.block())? {
         return None;
     }
     let rules = target.formats.iter().find(|rules| rules.format == format)?;
@@ -129,11 +167,11 @@ fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Ki
     fits.then_some((halves, kind))
 }
 
-fn format(draft: &Draft, product: Op, attributes: ScaledMma) -> Option<BlockFormat> {
+fn format(draft: &Draft, product: Op, block: u32) -> Option<BlockFormat> {
     let operands = draft.module.scaled_mma_operands(product)?;
     let element = |value: Value| draft.module.ty(value).element;
     let [a, b, scale] = [operands.a, operands.b, operands.sfb].map(element);
-    Some(BlockFormat { a, b, scale, block: attributes.block })
+    Some(BlockFormat { a, b, scale, block })
 }
 
 /// Follows a value back through elementwise ops that nothing else uses, to a product or a half of one.
@@ -147,7 +185,9 @@ fn half(draft: &Draft, value: Value, shape: &Shape) -> Option<Half> {
         let (op, kind) = draft.definition(value)?;
         let operands = &draft.module.ops[op].operands;
         match kind {
-            OpKind::ScaledMma(_) => return Some(Half { product: op, slice: None, value, first_row: 0 }),
+            kind if Product::of(kind).is_some() => {
+                return Some(Half { product: op, slice: None, value, first_row: 0 });
+            }
             OpKind::Slice { ranges } => return sliced(draft, op, value, ranges),
             OpKind::Unary(_) | OpKind::Clamp { .. } | OpKind::Convert => value = *operands.first()?,
             OpKind::Binary(_) => value = continued(draft, operands, shape)?,
@@ -157,11 +197,22 @@ fn half(draft: &Draft, value: Value, shape: &Shape) -> Option<Half> {
     None
 }
 
-/// The operand of a binary op that a product may have led to: the only one that an op computes with the shape of D.
+/// The operand of a binary op that a product may have led to: the only one with the shape of D that such an op computes.
 fn continued(draft: &Draft, operands: &[Value], shape: &Shape) -> Option<Value> {
+    let is_step = |kind: &OpKind| {
+        Product::of(kind).is_some()
+            || matches!(
+                kind,
+                OpKind::Slice { .. }
+                    | OpKind::Unary(_)
+                    | OpKind::Clamp { .. }
+                    | OpKind::Convert
+                    | OpKind::Binary(_)
+            )
+    };
     let is_computed = |value: &&Value| {
         draft.module.ty(**value).shape == *shape
-            && draft.definition(**value).is_some_and(|(_, kind)| !matches!(kind, OpKind::Constant(_)))
+            && draft.definition(**value).is_some_and(|(_, kind)| is_step(kind))
     };
     let mut computed = operands.iter().filter(is_computed);
     let value = *computed.next()?;
@@ -171,7 +222,7 @@ fn continued(draft: &Draft, operands: &[Value], shape: &Shape) -> Option<Value> 
 /// A slice that takes the first or the last half of the columns of a product.
 fn sliced(draft: &Draft, slice: Op, value: Value, ranges: &[SliceRange]) -> Option<Half> {
     let product = draft.module.ops[slice].operands[0];
-    let (op, OpKind::ScaledMma(_)) = draft.definition(product)? else { return None };
+    let (op, _) = draft.definition(product).filter(|(_, kind)| Product::of(kind).is_some())?;
     let shape = &draft.module.ty(product).shape;
     let n = shape.last()?.as_fixed()?;
     let &[SliceRange { axis, start, end, step: 1 }] = ranges else { return None };
@@ -188,7 +239,7 @@ fn sliced(draft: &Draft, slice: Op, value: Value, ranges: &[SliceRange]) -> Opti
 fn fits(draft: &Draft, kind: &Kind<'_>, d: &TensorType, product: Op) -> bool {
     let Some(operands) = draft.module.scaled_mma_operands(product) else { return false };
     let Kind { rules, columns, .. } = kind;
-    let ([leading @ .., m, k], [_, _]) =
+    let ([leading @ .., m, k], [of_b @ .., _, _]) =
         (&draft.module.ty(operands.a).shape[..], &draft.module.ty(operands.b).shape[..])
     else {
         return false;
@@ -196,9 +247,18 @@ fn fits(draft: &Draft, kind: &Kind<'_>, d: &TensorType, product: Op) -> bool {
     let is_one = |dim: &Dim| dim.as_fixed() == Some(1);
     // The blocked scales of a flattened batch have no padding.
     let flattens = operands.sfa.is_none() || leading.iter().all(is_one) || m.is_multiple_of(SCALE_ROWS);
+    let matrices = match (of_b, operands.offsets) {
+        ([], None) => Some(1),
+        // Weights with a symbol are not rearranged once.
+        ([groups], Some(_)) => {
+            groups.as_fixed().filter(|groups| rules.max_groups.is_some_and(|most| *groups <= most))
+        }
+        _ => None,
+    };
+    let Some(matrices) = matrices.filter(|matrices| *matrices > 0) else { return false };
     let Some(k) = k.as_fixed().filter(|k| *k > 0 && k.is_multiple_of(rules.k_multiple)) else { return false };
     let Some(n) = columns.checked_mul(2) else { return false };
-    let scales = scale_bytes([Some(1), Some(n), Some(k)], kind.attributes.block);
+    let scales = scale_bytes([Some(matrices), Some(n), Some(k)], kind.attributes.block());
     let accumulates = rules.output(draft.module.ty(draft.module.ops[product].results[0]).element);
     flattens
         && 0 < *columns
@@ -287,8 +347,7 @@ fn rewrite(draft: &mut Draft, halves: [Half; 2], kind: &Kind<'_>, rule: usize) {
     let own = if shared.is_some() { [None; 2] } else { [of_even.alpha, of_odd.alpha] };
     let ty = writer.draft.module.ty(even.value).clone();
     let accumulator = if own == [None; 2] { ty.element } else { ElementType::F32 };
-    let attributes = ScaledMma { alpha: shared.is_some(), c: false, beta: false, ..kind.attributes };
-    let read = [Some(of_even.a), of_even.sfa, Some(b), Some(sfb), shared];
+    let read = [Some(of_even.a), of_even.sfa, Some(b), Some(sfb), of_even.offsets, shared];
     let mut wide = TensorType::new(ty.shape.clone(), accumulator);
     if let Some(last) = wide.shape.last_mut() {
         *last = Dim::fixed(2 * kind.columns);
@@ -296,7 +355,7 @@ fn rewrite(draft: &mut Draft, halves: [Half; 2], kind: &Kind<'_>, rule: usize) {
     let axis = wide.shape.len() - 1;
     let name = format!("{}.pair", writer.draft.module.name_of(even.value));
     let product =
-        writer.add(OpKind::ScaledMma(attributes), read.into_iter().flatten().collect(), &name, wide);
+        writer.add(kind.attributes.with(shared.is_some()), read.into_iter().flatten().collect(), &name, wide);
     for ((half, start), alpha) in halves.into_iter().zip([0, 1]).zip(own) {
         let range = SliceRange { axis: axis as u32, start, end: 2 * kind.columns, step: 2 };
         let mut steps = vec![(OpKind::Slice { ranges: vec![range] }, vec![product])];
@@ -325,7 +384,7 @@ impl Writer<'_> {
 
     fn add(&mut self, kind: OpKind, operands: Vec<Value>, name: &str, ty: TensorType) -> Value {
         // Only what is computed in each call replaces ops of the program.
-        let from = if matches!(kind, OpKind::ScaledMma(_)) { self.from.clone() } else { Vec::new() };
+        let from = if Product::of(&kind).is_some() { self.from.clone() } else { Vec::new() };
         let note = self.note(from);
         let op = self.draft.add(kind, operands, name, ty, note);
         self.draft.module.ops[op].results[0]
@@ -373,36 +432,40 @@ impl Writer<'_> {
         self.add(OpKind::SwizzleScales, vec![scales], &name, ty)
     }
 
-    /// A matrix of the rows of two matrices in turn, each `rows` from a first one on.
+    /// Matrices of the rows of two matrices in turn, each `rows` from a first one on.
     fn interleaved(&mut self, halves: [(Value, u64); 2], rows: u64) -> Value {
         let of = self.draft.module.ty(halves[0].0).clone();
-        let width = of.shape[of.shape.len() - 1].clone();
-        let shaped = |shape: Vec<Dim>| TensorType { shape: shape.into_iter().collect(), ..of.clone() };
+        let [matrices @ .., _, width] = &of.shape[..] else { return halves[0].0 };
+        let axis = matrices.len() as u32 + 1;
+        let shaped = |inner: &[u64]| {
+            let inner = inner.iter().map(|extent| Dim::fixed(*extent));
+            let shape = matrices.iter().cloned().chain(inner).chain([width.clone()]).collect();
+            TensorType { shape, ..of.clone() }
+        };
         let name = self.draft.module.name_of(halves[0].0).to_owned();
         let parts = halves.map(|(value, first)| {
             let part = self.rows_of(value, first, rows);
-            let ty = shaped(vec![Dim::fixed(rows), Dim::fixed(1), width.clone()]);
             let name = format!("{}.rows", self.draft.module.name_of(value));
-            self.add(OpKind::Reshape, vec![part], &name, ty)
+            self.add(OpKind::Reshape, vec![part], &name, shaped(&[rows, 1]))
         });
-        let ty = shaped(vec![Dim::fixed(rows), Dim::fixed(2), width.clone()]);
-        let both = self.add(OpKind::Concat { axis: 1 }, parts.to_vec(), &format!("{name}.beside"), ty);
-        let ty = shaped(vec![Dim::fixed(2 * rows), width]);
-        self.add(OpKind::Reshape, vec![both], &format!("{name}.pair"), ty)
+        let beside = format!("{name}.beside");
+        let both = self.add(OpKind::Concat { axis }, parts.to_vec(), &beside, shaped(&[rows, 2]));
+        self.add(OpKind::Reshape, vec![both], &format!("{name}.pair"), shaped(&[2 * rows]))
     }
 
-    /// `rows` rows of a matrix from a first one on.
+    /// `rows` rows of each matrix from a first one on.
     fn rows_of(&mut self, value: Value, first: u64, rows: u64) -> Value {
         let ty = self.draft.module.ty(value).clone();
-        if ty.shape[0].as_fixed() == Some(rows) {
+        let axis = ty.shape.len().saturating_sub(2);
+        if ty.shape[axis].as_fixed() == Some(rows) {
             return value;
         }
         if let Some(known) = self.rows.get(&(value, first)) {
             return *known;
         }
         let mut shape = ty.shape.clone();
-        shape[0] = Dim::fixed(rows);
-        let range = SliceRange { axis: 0, start: first, end: first + rows, step: 1 };
+        shape[axis] = Dim::fixed(rows);
+        let range = SliceRange { axis: axis as u32, start: first, end: first + rows, step: 1 };
         let name = format!("{}.half", self.draft.module.name_of(value));
         let part =
             self.add(OpKind::Slice { ranges: vec![range] }, vec![value], &name, TensorType { shape, ..ty });
