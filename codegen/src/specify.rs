@@ -91,7 +91,10 @@ fn specify_scaled_mma(
     let table = tables.and_then(|tables| tables.find(target.name, plan.format));
     if target.name == hopper::TARGET {
         let only_values = epilogue.only_values();
-        let groups = plan.groups.as_ref().map(|it| (hopper::Groups { has_alphas: it.has_alphas }, it));
+        let groups = plan
+            .groups
+            .as_ref()
+            .map(|it| (hopper::Groups { has_alphas: it.has_alphas, masked: it.masked }, it));
         let (configuration, why) = match table {
             _ if let Some((groups, it)) = groups => {
                 select::hopper::choose_of_groups(plan.format, groups, extents, it.count.as_fixed())?

@@ -25,7 +25,7 @@ pub struct Target {
     pub(crate) cluster_ctas: u32,
     /// True if kernels have TMA spread FP4 and FP6 over bytes, except FP4 beside FP4.
     spreads_codes: bool,
-    /// True if there are kernels of groups of rows (`grouped_scaled_mma`).
+    /// True if there are kernels of groups of rows (`grouped_scaled_mma`, `masked_scaled_mma`).
     has_groups: bool,
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,

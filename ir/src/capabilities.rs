@@ -147,7 +147,7 @@ pub struct FormatCapability {
     pub pointer_alignment: u32,
     /// True if one launch computes several matrices (L > 1).
     pub batched: bool,
-    /// The largest E of a `grouped_scaled_mma`; absent if the target has no kernel for it.
+    /// The largest E of a `grouped_scaled_mma` or `masked_scaled_mma`; absent if the target has no kernel for them.
     pub max_groups: Option<u64>,
     /// Element types of the tensors that a kernel writes, each with its multiple of N.
     pub outputs: Vec<OutputCapability>,

@@ -34,12 +34,19 @@ pub struct Choice {
 pub struct Groups {
     /// True if alpha has a value for each group.
     pub has_alphas: bool,
+    /// True if each group has a matrix of A of its own, of which it uses the first rows.
+    pub masked: bool,
 }
 
 impl Groups {
     /// The word of a signature.
     pub(crate) fn signature(self) -> &'static str {
-        if self.has_alphas { "grouped_alpha" } else { "grouped" }
+        match (self.masked, self.has_alphas) {
+            (false, false) => "grouped",
+            (false, true) => "grouped_alpha",
+            (true, false) => "masked",
+            (true, true) => "masked_alpha",
+        }
     }
 }
 
@@ -83,7 +90,11 @@ impl Configuration {
             [Choice { cluster, .. }] if cluster > 0 => format!("_c{cluster}"),
             _ => String::new(),
         };
-        let grouped = if self.groups.is_some() { "_grouped" } else { "" };
+        let grouped = match self.groups {
+            Some(Groups { masked: true, .. }) => "_masked",
+            Some(_) => "_grouped",
+            None => "",
+        };
         format!("sm90{grouped}_x{}{cluster}", variants.join("_"))
     }
 

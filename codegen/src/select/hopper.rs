@@ -130,11 +130,16 @@ pub(crate) fn choose_of_groups(
     if !takes_groups(format) {
         return None;
     }
-    let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(count.max(1)));
+    // Groups are assumed to use a quarter of the rows of their matrices.
+    let parts = if groups.masked { 4 } else { 1 };
+    let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(parts * count.max(1)));
     let (configuration, why) =
         choose_of(Cow::Borrowed(&OF_GROUPS), format, Extents { m: mean, ..problem }, true)?;
     let why = match mean {
-        Some(mean) => format!("{mean} rows per group: {}", why.split_once(": ").map_or("", |it| it.1)),
+        Some(mean) => {
+            let expected = if groups.masked { "expected " } else { "" };
+            format!("{mean} {expected}rows per group: {}", why.split_once(": ").map_or("", |it| it.1))
+        }
         None => "M is unknown: the mean rows of a group select its tile".to_owned(),
     };
     Some((Configuration { groups: Some(groups), ..configuration }, why))

@@ -235,7 +235,12 @@ impl<'a, 'b> Body<'a, 'b> {
             }
             (one, other) => one.or(other),
         };
-        let kind = GroupedScaledMma { block, weight_only: a_scales.is_none(), alpha: alpha.is_some() };
+        let kind = GroupedScaledMma {
+            block,
+            weight_only: a_scales.is_none(),
+            alpha: alpha.is_some(),
+            masked: false,
+        };
         let operands: Vec<Value> =
             std::iter::once(a).chain(a_scales).chain([w, w_scales, sorted.ends]).chain(alpha).collect();
         let shape = vec![self.rows.clone(), Dim::fixed(first.n)];

@@ -245,8 +245,9 @@ fn fits(draft: &Draft, kind: &Kind<'_>, d: &TensorType, product: Op) -> bool {
         return false;
     };
     let is_one = |dim: &Dim| dim.as_fixed() == Some(1);
-    // The blocked scales of a flattened batch have no padding.
-    let flattens = operands.sfa.is_none() || leading.iter().all(is_one) || m.is_multiple_of(SCALE_ROWS);
+    // The blocked scales of a flattened batch have no padding. Those of groups are linear.
+    let has_blocks = operands.sfa.is_some() && operands.offsets.is_none();
+    let flattens = !has_blocks || leading.iter().all(is_one) || m.is_multiple_of(SCALE_ROWS);
     let matrices = match (of_b, operands.offsets) {
         ([], None) => Some(1),
         // Weights with a symbol are not rearranged once.

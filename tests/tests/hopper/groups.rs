@@ -331,7 +331,7 @@ fn faults_of_groups_are_found() {
         // Ends that are not made valid.
         (
             scaled,
-            "min(max(static_cast<int>(ends[i]), 0), p.m)",
+            "min(max(static_cast<int>(ends[i]), 0), most)",
             "static_cast<int>(ends[i])",
             invalid,
             Ends::Invalid,
