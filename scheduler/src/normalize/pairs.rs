@@ -13,16 +13,26 @@ use fourfold_ir::{
 };
 
 use super::NormalizeRule;
-use super::draft::{Draft, Note};
+use super::draft::Draft;
+use super::interleave::Writer;
+use super::slices::{Split, find_split, split};
 use crate::geometry::{SCALE_ROWS, operand_shape, scale_bytes};
 
-/// The only rule of this module. Its position follows those of weight-only products.
-pub(crate) const PAIR_RULES: &[NormalizeRule] = &[NormalizeRule {
-    name: "combined-products-are-one",
-    why: "a column of a product depends on one row of B only, so the product of alternating rows has the columns of both \
-          products in turn. A mul by alpha rounds as the product does: to f32, and then to its type",
-    contract: false,
-}];
+/// The rules of this module. Their positions follow those of weight-only products.
+pub(crate) const PAIR_RULES: &[NormalizeRule] = &[
+    NormalizeRule {
+        name: "combined-products-are-one",
+        why: "a column of a product depends on one row of B only, so the product of alternating rows has the columns of both \
+              products in turn. A mul by alpha rounds as the product does: to f32, and then to its type",
+        contract: false,
+    },
+    NormalizeRule {
+        name: "slices-before-steps",
+        why: "a column of an elementwise op depends on the same column of its operands only. A slice of the columns of a \
+              gather along rows is the gather of the sliced columns",
+        contract: false,
+    },
+];
 
 /// The most steps between a product and the op that combines it with another.
 const MOST_STEPS: usize = 8;
@@ -106,11 +116,11 @@ pub(crate) fn pair(draft: &mut Draft, target: &Pairs, first: usize) -> bool {
     if target.formats.is_empty() {
         return false;
     }
+    let mut changed = split_columns(draft, target, first + 1);
     let is_binary =
         |op: &Op| matches!(draft.module.ops[*op].kind, OpKind::Binary(_)) && !draft.note(*op).gone;
     let mut joins: Vec<Op> = draft.module.ops.keys().filter(is_binary).collect();
     joins.sort_by_key(|op| (draft.note(*op).position, *op));
-    let mut changed = false;
     for join in joins {
         if let Some((halves, kind)) = find(draft, target, join) {
             rewrite(draft, halves, &kind, first);
@@ -118,6 +128,61 @@ pub(crate) fn pair(draft: &mut Draft, target: &Pairs, first: usize) -> bool {
         }
     }
     changed
+}
+
+/// Moves slices of columns before the steps that follow a product, where its columns may then be pairs; returns true if
+/// something changed.
+fn split_columns(draft: &mut Draft, target: &Pairs, rule: usize) -> bool {
+    let is_slice =
+        |op: &Op| matches!(draft.module.ops[*op].kind, OpKind::Slice { .. }) && !draft.note(*op).gone;
+    let slices: Vec<Op> = draft.module.ops.keys().filter(is_slice).collect();
+    let mut changed = false;
+    for slice in slices {
+        if draft.note(slice).gone {
+            continue;
+        }
+        let is_product = |kind: &OpKind| Product::of(kind).is_some();
+        let Some(found) = find_split(draft, slice, is_product) else { continue };
+        if may_pair(draft, target, &found) {
+            split(draft, &found, rule);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Returns whether a kernel of the target may pair the columns that two slices take: every second one, or halves that an op
+/// combines.
+fn may_pair(draft: &Draft, target: &Pairs, split: &Split) -> bool {
+    let Some(product) = split.product(draft) else { return false };
+    let Some(attributes) = Product::of(&draft.module.ops[product].kind) else { return false };
+    let has_c = draft.module.scaled_mma_operands(product).is_none_or(|operands| operands.c.is_some());
+    let format = format(draft, product, attributes.block());
+    let is_known = target.formats.iter().any(|rules| Some(rules.format) == format);
+    let meets =
+        || split.alternates() || (meet(draft, split.values(draft)) && is_constant_weight(draft, product));
+    !has_c && is_known && meets()
+}
+
+/// Returns whether elementwise ops lead from two values to the same op, and nothing else uses the values on the way.
+fn meet(draft: &Draft, values: [Value; 2]) -> bool {
+    let reached = values.map(|mut value| {
+        let mut ops = Vec::new();
+        while ops.len() <= MOST_STEPS && draft.users(value).len() == 1 && !draft.is_output(value) {
+            let Some(op) = draft.users(value).first().copied() else { break };
+            let operation = &draft.module.ops[op];
+            if !matches!(
+                operation.kind,
+                OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Clamp { .. } | OpKind::Convert
+            ) {
+                break;
+            }
+            ops.push(op);
+            value = operation.results[0];
+        }
+        ops
+    });
+    reached[0].iter().any(|op| reached[1].contains(op))
 }
 
 /// Returns the halves that an op combines, if a kernel of the target computes all three.
@@ -368,29 +433,7 @@ fn rewrite(draft: &mut Draft, halves: [Half; 2], kind: &Kind<'_>, rule: usize) {
     draft.remove_unused(from);
 }
 
-/// Adds the ops of one rewritten pair.
-struct Writer<'a> {
-    draft: &'a mut Draft,
-    position: usize,
-    from: Vec<Op>,
-    rule: usize,
-    /// By value and first row: a half of its rows.
-    rows: HashMap<(Value, u64), Value>,
-}
-
 impl Writer<'_> {
-    fn note(&self, from: Vec<Op>) -> Note {
-        Note { position: self.position, made: Some((from, vec![self.rule])), ..Note::default() }
-    }
-
-    fn add(&mut self, kind: OpKind, operands: Vec<Value>, name: &str, ty: TensorType) -> Value {
-        // Only what is computed in each call replaces ops of the program.
-        let from = if Product::of(&kind).is_some() { self.from.clone() } else { Vec::new() };
-        let note = self.note(from);
-        let op = self.draft.add(kind, operands, name, ty, note);
-        self.draft.module.ops[op].results[0]
-    }
-
     /// Adds the steps after the product, the last of which defines the half's value.
     fn redefine(&mut self, half: Half, steps: Vec<(OpKind, Vec<Value>)>, ty: TensorType) {
         let name = self.draft.module.name_of(half.value).to_owned();
@@ -411,66 +454,5 @@ impl Writer<'_> {
                 self.draft.note_mut(half.product).successor = Some(made);
             }
         }
-    }
-
-    /// Scales in the linear layout.
-    fn linear(&mut self, scales: Value) -> Value {
-        if let Some((op, OpKind::SwizzleScales)) = self.draft.definition(scales) {
-            let before = self.draft.module.ops[op].operands[0];
-            if self.draft.module.ty(before).layout == Some(ScaleLayout::Linear) {
-                return before;
-            }
-        }
-        match self.draft.module.ty(scales).layout {
-            Some(ScaleLayout::Linear) => scales,
-            _ => self.swizzled(scales, ScaleLayout::Linear),
-        }
-    }
-
-    fn swizzled(&mut self, scales: Value, layout: ScaleLayout) -> Value {
-        let ty = TensorType { layout: Some(layout), ..self.draft.module.ty(scales).clone() };
-        let name = format!("{}.{layout}", self.draft.module.name_of(scales));
-        self.add(OpKind::SwizzleScales, vec![scales], &name, ty)
-    }
-
-    /// Matrices of the rows of two matrices in turn, each `rows` from a first one on.
-    fn interleaved(&mut self, halves: [(Value, u64); 2], rows: u64) -> Value {
-        let of = self.draft.module.ty(halves[0].0).clone();
-        let [matrices @ .., _, width] = &of.shape[..] else { return halves[0].0 };
-        let axis = matrices.len() as u32 + 1;
-        let shaped = |inner: &[u64]| {
-            let inner = inner.iter().map(|extent| Dim::fixed(*extent));
-            let shape = matrices.iter().cloned().chain(inner).chain([width.clone()]).collect();
-            TensorType { shape, ..of.clone() }
-        };
-        let name = self.draft.module.name_of(halves[0].0).to_owned();
-        let parts = halves.map(|(value, first)| {
-            let part = self.rows_of(value, first, rows);
-            let name = format!("{}.rows", self.draft.module.name_of(value));
-            self.add(OpKind::Reshape, vec![part], &name, shaped(&[rows, 1]))
-        });
-        let beside = format!("{name}.beside");
-        let both = self.add(OpKind::Concat { axis }, parts.to_vec(), &beside, shaped(&[rows, 2]));
-        self.add(OpKind::Reshape, vec![both], &format!("{name}.pair"), shaped(&[2 * rows]))
-    }
-
-    /// `rows` rows of each matrix from a first one on.
-    fn rows_of(&mut self, value: Value, first: u64, rows: u64) -> Value {
-        let ty = self.draft.module.ty(value).clone();
-        let axis = ty.shape.len().saturating_sub(2);
-        if ty.shape[axis].as_fixed() == Some(rows) {
-            return value;
-        }
-        if let Some(known) = self.rows.get(&(value, first)) {
-            return *known;
-        }
-        let mut shape = ty.shape.clone();
-        shape[axis] = Dim::fixed(rows);
-        let range = SliceRange { axis: axis as u32, start: first, end: first + rows, step: 1 };
-        let name = format!("{}.half", self.draft.module.name_of(value));
-        let part =
-            self.add(OpKind::Slice { ranges: vec![range] }, vec![value], &name, TensorType { shape, ..ty });
-        self.rows.insert((value, first), part);
-        part
     }
 }

@@ -183,6 +183,97 @@ fn the_matrices_of_groups_are_rearranged_each_on_its_own() {
 }
 
 #[test]
+fn halves_of_a_sum_with_a_bias_are_sums_of_halves() {
+    let inputs = "%x: tensor<[37, 96], bf16>, param %w: tensor<[48, 96], f4E2M1FN>, \
+         param %s: tensor<[48, 6], f8E4M3FN, blocked>, param %bias: tensor<[48], bf16>, %column: tensor<[37, 1], f32>";
+    let body = "  %d = scaled_mma %x, %w, %s {block = 16} : tensor<[37, 48], f32>
+  %b = add %bias, %d : tensor<[37, 48], f32>
+  %c = sub %column, %b : tensor<[37, 48], f32>
+  %g = slice %c {axes = [1], ends = [24], starts = [0]} : tensor<[37, 24], f32>
+  %u = slice %c {axes = [1], ends = [48], starts = [24]} : tensor<[37, 24], f32>
+  %a = silu %g : tensor<[37, 24], f32>
+  %y = mul %a, %u : tensor<[37, 24], f32>
+  return %y";
+    is_rewritten(
+        &function(inputs, body),
+        expect![[r#"
+        %w.half = slice %w {axes = [0], ends = [24], starts = [0]} : tensor<[24, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.rows = reshape %w.half : tensor<[24, 1, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.half.2 = slice %w {axes = [0], ends = [48], starts = [24]} : tensor<[24, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.rows.2 = reshape %w.half.2 : tensor<[24, 1, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.beside = concat %w.rows, %w.rows.2 {axis = 1} : tensor<[24, 2, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.pair = reshape %w.beside : tensor<[48, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %s.linear = swizzle_scales %s : tensor<[48, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.half = slice %s.linear {axes = [0], ends = [24], starts = [0]} : tensor<[24, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.rows = reshape %s.linear.half : tensor<[24, 1, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.2.half = slice %s.linear {axes = [0], ends = [48], starts = [24]} : tensor<[24, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.2.rows = reshape %s.linear.2.half : tensor<[24, 1, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.beside = concat %s.linear.rows, %s.linear.2.rows {axis = 1} : tensor<[24, 2, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.pair = reshape %s.linear.beside : tensor<[48, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.pair.blocked = swizzle_scales %s.linear.pair : tensor<[48, 6], f8E4M3FN, blocked>  ; inserted: combined-products-are-one
+        %g.2.pair = scaled_mma %x, %w.pair, %s.linear.pair.blocked {block = 16} : tensor<[37, 48], f32>  ; from d: slices-before-steps, combined-products-are-one
+        %g.2 = slice %g.2.pair {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[37, 24], f32>  ; from d: slices-before-steps, combined-products-are-one
+        %u.2 = slice %g.2.pair {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[37, 24], f32>  ; from d: slices-before-steps, combined-products-are-one
+        %bias.columns = slice %bias {axes = [0], ends = [24], starts = [0]} : tensor<[24], bf16>  ; inserted: slices-before-steps
+        %b.g = add %bias.columns, %g.2 : tensor<[37, 24], f32>  ; from b: slices-before-steps
+        %g = sub %column, %b.g : tensor<[37, 24], f32>  ; from b c g u: slices-before-steps
+        %bias.columns.2 = slice %bias {axes = [0], ends = [48], starts = [24]} : tensor<[24], bf16>  ; inserted: slices-before-steps
+        %b.u = add %bias.columns.2, %u.2 : tensor<[37, 24], f32>  ; from b: slices-before-steps
+        %u = sub %column, %b.u : tensor<[37, 24], f32>  ; from b c g u: slices-before-steps
+        %a = silu %g : tensor<[37, 24], f32>
+        %y = mul %a, %u : tensor<[37, 24], f32>
+    "#]],
+    );
+    let near = |before: &str, after: &str| {
+        let (inputs, body) = (inputs.replace(before, after), body.replace(before, after));
+        let sm90 = capabilities("sm_90a").expect("a target");
+        let program = function(&inputs, &body);
+        assert!(!normalize_for(&program, &NormalizeOptions::default(), &sm90).is_changed(), "{after}");
+    };
+    near("param %bias", "%bias");
+    near("param %w", "%w");
+    near("return %y", "return %y, %c");
+    near("return %y", "return %y, %b");
+    near("return %y", "return %y, %g");
+}
+
+#[test]
+fn alternating_columns_of_a_sum_with_gathered_rows_are_sums_of_columns() {
+    let inputs = "%x: tensor<[37, 64], bf16>, %ends: tensor<[3], i32>, %expert: tensor<[37], i32>, \
+         param %w: tensor<[3, 48, 64], f4E2M1FN>, param %s: tensor<[3, 48, 2], f8E8M0FNU, blocked>, \
+         param %bias: tensor<[3, 48], bf16>";
+    let body = "  %d = grouped_scaled_mma %x, %w, %s, %ends {block = 32} : tensor<[37, 48], f32>
+  %rows = gather %bias, %expert {axis = 0} : tensor<[37, 48], bf16>
+  %b = add %d, %rows : tensor<[37, 48], f32>
+  %g = slice %b {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[37, 24], f32>
+  %u = slice %b {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[37, 24], f32>
+  %low = clamp %g {max = 7, min = -inf} : tensor<[37, 24], f32>
+  %open = sigmoid %low : tensor<[37, 24], f32>
+  %a = mul %low, %open : tensor<[37, 24], f32>
+  %y = mul %a, %u : tensor<[37, 24], f32>
+  return %y";
+    is_rewritten(
+        &function(inputs, body),
+        expect![[r#"
+        %d = grouped_scaled_mma %x, %w, %s, %ends {block = 32} : tensor<[37, 48], f32>
+        %g.2 = slice %d {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[37, 24], f32>  ; inserted: slices-before-steps
+        %bias.columns = slice %bias {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[3, 24], bf16>  ; inserted: slices-before-steps
+        %rows.columns = gather %bias.columns, %expert {axis = 0} : tensor<[37, 24], bf16>  ; inserted: slices-before-steps
+        %g = add %g.2, %rows.columns : tensor<[37, 24], f32>  ; from b g u: slices-before-steps
+        %u.2 = slice %d {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[37, 24], f32>  ; inserted: slices-before-steps
+        %bias.columns.2 = slice %bias {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[3, 24], bf16>  ; inserted: slices-before-steps
+        %rows.columns.2 = gather %bias.columns.2, %expert {axis = 0} : tensor<[37, 24], bf16>  ; inserted: slices-before-steps
+        %u = add %u.2, %rows.columns.2 : tensor<[37, 24], f32>  ; from b g u: slices-before-steps
+        %low = clamp %g {max = 7, min = -inf} : tensor<[37, 24], f32>
+        %open = sigmoid %low : tensor<[37, 24], f32>
+        %a = mul %low, %open : tensor<[37, 24], f32>
+        %y = mul %a, %u : tensor<[37, 24], f32>
+        ; %rows = gather is gone: 
+    "#]],
+    );
+}
+
+#[test]
 fn products_that_no_kernel_combines_remain() {
     let sm90 = capabilities("sm_90a").expect("a target");
     let changed = |inputs: &str, body: &str| {
