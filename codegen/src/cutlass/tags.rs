@@ -27,7 +27,7 @@ impl Configuration {
 
     /// The mainloop schedule for the collective builder.
     pub fn mainloop_tag(&self) -> String {
-        let array = if self.grouped { "PtrArray" } else { "" };
+        let array = if self.groups.is_some() { "PtrArray" } else { "" };
         let sms = self.sms.count();
         let name = match self.mainloop {
             Mainloop::Auto => return "cutlass::gemm::collective::KernelScheduleAuto".to_owned(),

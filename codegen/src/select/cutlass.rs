@@ -10,6 +10,7 @@ use crate::cutlass::configuration::{
 use crate::cutlass::defaults;
 use crate::dispatch::{Collectives, EpilogueName, Kernel, ScheduleName, SchedulerName, Table};
 use crate::extents::Extents;
+use crate::groups::Groups;
 
 impl Collectives {
     /// The configuration, with a bf16 D and no C. `None` if the family has no kernels for the format.
@@ -82,6 +83,16 @@ pub fn choose(
 ) -> Option<(Configuration, String)> {
     let pick = table(family, format)?.pick(problem, cutlass);
     Some((pick.kernel.configuration(family, format)?, pick.why))
+}
+
+/// The configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels.
+pub(crate) fn choose_of_groups(
+    family: Family,
+    format: BlockFormat,
+    groups: Groups,
+) -> Option<(Configuration, String)> {
+    defaults::usual_of_groups(family, format, groups)
+        .map(|it| (it, "the rows of each group are data, so the default tile of groups".to_owned()))
 }
 
 /// The default table of a family.
