@@ -20,7 +20,7 @@ use crate::{BINARY_FUNCTIONS, UNARY_FUNCTIONS, capabilities, device_functions, e
 /// The variables that a kernel's template uses, including those of its base templates.
 fn template_variables(design: &Design) -> BTreeSet<String> {
     let own = match design {
-        Design::Cutlass(_) => cutlass::TEMPLATE,
+        Design::Cutlass(configuration) => cutlass::template(configuration),
         Design::Hopper(_) => hopper::TEMPLATE,
     };
     let environment = kernel_environment(own);
