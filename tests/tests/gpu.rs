@@ -4,6 +4,8 @@
 
 #[path = "gpu/debug.rs"]
 mod debug;
+#[path = "gpu/groups.rs"]
+mod groups;
 #[path = "gpu/many.rs"]
 mod many;
 #[path = "gpu/planted.rs"]
@@ -70,6 +72,10 @@ fn main() -> ExitCode {
     }
     trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
     trials.push(trial("faults_planted_in_emulated_kernels_are_found", Box::new(planted::planted_faults)));
+    trials.push(trial(
+        "emulated_groups_have_the_rows_that_ends_mean_and_faults_are_found",
+        Box::new(groups::groups),
+    ));
     trials.push(trial("plain_products_are_those_of_the_interpreter", Box::new(products::plain_products)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
     // Tests run one at a time, because one of them allocates all of the GPU's memory.

@@ -199,8 +199,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
     let vector = kernel_a.format.scale_vector();
     let groups = configuration.groups.map(|groups| of_groups(groups, epilogue));
     let is_grouped = groups.is_some();
-    let root_arguments =
-        if results.is_empty() { "{}".to_owned() } else { outputs::arguments(&others) };
+    let root_arguments = if results.is_empty() { "{}".to_owned() } else { outputs::arguments(&others) };
     Context {
         headers: headers(configuration.family, is_grouped),
         pair_a: kernel_a.format.type_text(),
