@@ -118,6 +118,7 @@ pub(crate) struct Context {
     m: &'static str,
     n: &'static str,
     d_layout: &'static str,
+    problem_shape: &'static str,
     /// `" *"` after a layout of a kernel of groups: an array of tensors.
     array: &'static str,
     load_parameter: &'static str,
@@ -259,6 +260,10 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         m: if configuration.swapped { "n" } else { "m" },
         n: if configuration.swapped { "m" } else { "n" },
         d_layout: if configuration.swapped { "cutlass::layout::ColumnMajor" } else { "RowMajor" },
+        problem_shape: match is_grouped {
+            true => "cutlass::gemm::GroupProblemShape<cute::Shape<int, int, int>>",
+            false => "cute::Shape<int, int, int, int>",
+        },
         array: if is_grouped { " *" } else { "" },
         load_parameter: if is_grouped { ", Which which" } else { "" },
         load_argument: if is_grouped { ", which" } else { "" },
