@@ -30,9 +30,12 @@ fn template_variables(design: &Design) -> BTreeSet<String> {
         |name| environment.get_template(name).expect("the environment has it").undeclared_variables(false);
     // Kernels without a product state these.
     let optional = ["empty", "own_extents", "takes_null"];
-    // The template of groups extends the other.
-    let base = matches!(design, Design::Cutlass(it) if it.groups.is_some()).then_some("cutlass/kernel.cu.j2");
-    let all = [SOURCE, ABI, KERNEL].into_iter().chain(base).flat_map(of);
+    // The template of groups extends the other, and includes two.
+    const OF_GROUPS: [&str; 3] =
+        ["cutlass/kernel.cu.j2", "cutlass/group_nodes.cu.j2", "cutlass/group_kernel.cu.j2"];
+    let is_grouped = matches!(design, Design::Cutlass(it) if it.groups.is_some());
+    let others = OF_GROUPS.into_iter().filter(|_| is_grouped);
+    let all = [SOURCE, ABI, KERNEL].into_iter().chain(others).flat_map(of);
     all.filter(|variable| !optional.contains(&variable.as_str())).collect()
 }
 
