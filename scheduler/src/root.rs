@@ -104,7 +104,8 @@ pub(crate) fn accept<'a>(
         let what = format!("the operands are {format}; expected a format of {target}, which has {known}");
         return reject(ReasonCode::TargetLacksFormat, what);
     };
-    if matmul.groups.is_some() && capability.max_groups.is_none() {
+    let has_no_kernel = capability.max_groups.is_none() || (matmul.masked && !capability.has_masked);
+    if matmul.groups.is_some() && has_no_kernel {
         let what = format!("{target} has no kernel for a {} of {format}", module.ops[op].kind.mnemonic());
         return reject(ReasonCode::GroupedUnsupported, what);
     }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use fourfold_ir::BlockFormat;
 
+use crate::groups::Groups;
+
 use super::tiles::{ForcedError, TILE_K, Tile, check};
 
 /// An upper bound that every extent satisfies.
@@ -29,27 +31,6 @@ pub struct Choice {
     pub cluster: u32,
 }
 
-/// The groups of rows of a kernel, each with a matrix of B of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Groups {
-    /// True if alpha has a value for each group.
-    pub has_alphas: bool,
-    /// True if each group has a matrix of A of its own, of which it uses the first rows.
-    pub masked: bool,
-}
-
-impl Groups {
-    /// The word of a signature.
-    pub(crate) fn signature(self) -> &'static str {
-        match (self.masked, self.has_alphas) {
-            (false, false) => "grouped",
-            (false, true) => "grouped_alpha",
-            (true, false) => "masked",
-            (true, true) => "masked_alpha",
-        }
-    }
-}
-
 /// The configuration of an sm_90a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Configuration {
@@ -57,6 +38,8 @@ pub struct Configuration {
     pub format: BlockFormat,
     /// The groups of rows; absent in a `scaled_mma`. A bound on M in the table is then one on the mean rows of a group.
     pub groups: Option<Groups>,
+    /// True if each group has a matrix of A of its own, of which it uses the first rows (`masked_scaled_mma`).
+    pub masked: bool,
     /// The tiles in the source, a subset of [`TILES`](super::TILES), the smallest first.
     pub variants: Vec<Tile>,
     /// The selection table: the default one unless overridden. The source holds the lines for its tiles.
@@ -75,7 +58,13 @@ impl Configuration {
         check(format, tile, cluster)?;
         let max_m = if tile.is_small_m() { tile.m } else { ANY };
         let line = Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster };
-        Ok(Configuration { format, groups: None, variants: vec![tile], table: Cow::Owned(vec![line]) })
+        Ok(Configuration {
+            format,
+            groups: None,
+            masked: false,
+            variants: vec![tile],
+            table: Cow::Owned(vec![line]),
+        })
     }
 
     /// A readable name, such as `sm90_x8_16_64x128_128x256`, with `_c2` if two CTAs share each tile.
@@ -91,7 +80,7 @@ impl Configuration {
             _ => String::new(),
         };
         let grouped = match self.groups {
-            Some(Groups { masked: true, .. }) => "_masked",
+            Some(_) if self.masked => "_masked",
             Some(_) => "_grouped",
             None => "",
         };

@@ -3,10 +3,11 @@
 use fourfold_ir::{BlockFormat, ElementType, OperandShape};
 use serde::Serialize;
 
-use super::configuration::{Choice, Configuration, Groups};
+use super::configuration::{Choice, Configuration};
 use super::tiles::Tile;
 use crate::cuda::{alignment, element_type};
 use crate::epilogue::{Epilogue, outputs};
+use crate::groups::Groups;
 
 /// The template, which extends `source.cu.j2`.
 pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
@@ -181,10 +182,10 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         has_blocks: outputs::has_blocks(epilogue),
         is_simple: epilogue.only_values(),
         has_pair: epilogue.pair,
-        groups: configuration.groups.map(|Groups { has_alphas, masked: is_masked }| GroupsView {
+        groups: configuration.groups.map(|Groups { has_alphas }| GroupsView {
             has_alpha: epilogue.alpha,
             has_alphas,
-            is_masked,
+            is_masked: configuration.masked,
         }),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),

@@ -168,6 +168,7 @@ impl<'a> Checker<'a> {
         self.rule(known(&plan.k) != Some(0) && known(&plan.n) != Some(0), || "K or N is 0".to_owned());
         if let Some(groups) = &plan.groups {
             self.rule(rules.max_groups.is_some(), || "groups of rows are not supported".to_owned());
+            self.rule(rules.has_masked || !groups.masked, || "counts of rows are not supported".to_owned());
             self.rule(known(&groups.count) != Some(0), || "E is 0".to_owned());
             let is_value = |output: &KernelOutput| matches!(output.kind, OutputKind::Value { .. });
             self.rule(plan.outputs.iter().all(is_value), || {

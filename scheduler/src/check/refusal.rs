@@ -63,7 +63,8 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     };
     let Some(m) = &m else { return vec![ReasonCode::OperandLayout] };
     if is_grouped {
-        holds(rules.max_groups.is_none(), ReasonCode::GroupedUnsupported);
+        let has_kernels = rules.max_groups.is_some() && (rules.has_masked || !masked);
+        holds(!has_kernels, ReasonCode::GroupedUnsupported);
         let groups = b_leading.first().and_then(known);
         let exceeds =
             groups.is_some_and(|groups| groups == 0 || rules.max_groups.is_some_and(|most| most < groups));

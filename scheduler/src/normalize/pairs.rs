@@ -304,6 +304,9 @@ fn sliced(draft: &Draft, slice: Op, value: Value, ranges: &[SliceRange]) -> Opti
 fn fits(draft: &Draft, kind: &Kind<'_>, d: &TensorType, product: Op) -> bool {
     let Some(operands) = draft.module.scaled_mma_operands(product) else { return false };
     let Kind { rules, columns, .. } = kind;
+    if matches!(kind.attributes, Product::OfGroups(mma) if mma.masked && !rules.has_masked) {
+        return false;
+    }
     let ([leading @ .., m, k], [of_b @ .., _, _]) =
         (&draft.module.ty(operands.a).shape[..], &draft.module.ty(operands.b).shape[..])
     else {

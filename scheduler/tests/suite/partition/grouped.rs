@@ -14,6 +14,7 @@ fn with_groups() -> Capabilities {
     let mut capabilities = blackwell();
     for rules in &mut capabilities.formats {
         rules.max_groups = Some(300);
+        rules.has_masked = true;
     }
     capabilities
 }
@@ -95,7 +96,9 @@ fn one_alpha_is_a_scalar() {
 #[test]
 fn groups_that_no_kernel_takes_have_their_reasons() {
     let of = |module, capabilities: &Capabilities| reason(module, capabilities, "d").expect("a reason");
-    let (code, message) = of(weighted(7, 96, ScaleLayout::Blocked, true), &blackwell());
+    let mut without = blackwell();
+    without.formats.iter_mut().for_each(|rules| rules.max_groups = None);
+    let (code, message) = of(weighted(7, 96, ScaleLayout::Blocked, true), &without);
     assert_eq!(code, ReasonCode::GroupedUnsupported);
     expect!["%d = grouped_scaled_mma: sm_100a has no kernel for a grouped_scaled_mma of nvfp4"]
         .assert_eq(&message);
@@ -183,10 +186,17 @@ fn matrices_of_groups_are_rows_of_one() {
 #[test]
 fn masked_products_that_no_kernel_takes_have_their_reasons() {
     let of = |module, capabilities: &Capabilities| reason(module, capabilities, "d").expect("a reason");
-    let (code, message) = of(masked(ScaleLayout::Linear), &blackwell());
+    let mut without = with_groups();
+    without.formats.iter_mut().for_each(|rules| rules.has_masked = false);
+    let (code, message) = of(masked(ScaleLayout::Linear), &without);
     assert_eq!(code, ReasonCode::GroupedUnsupported);
     expect!["%d = masked_scaled_mma: sm_100a has no kernel for a masked_scaled_mma of nvfp4"]
         .assert_eq(&message);
+    let (program, partition) = planned(masked(ScaleLayout::Linear), &with_groups());
+    assert!(
+        check(&program, &without, &partition).is_err(),
+        "the checker finds a kernel that the target lacks"
+    );
     let (code, message) = of(masked(ScaleLayout::Blocked), &with_groups());
     assert_eq!(code, ReasonCode::ScaleLayout);
     expect!["%d = masked_scaled_mma: %sfa, the scales of A, are blocked; expected linear"]
