@@ -361,13 +361,13 @@ impl OutputReport {
 }
 
 /// A readable name of a segment on the GPU: [`kernel_name`], `block_quantize>nvfp4`, `row+mul+mean+rsqrt>nvfp4`,
-/// `move:transpose`, `column:amax`, `mma`, `view`, `constant`.
+/// `move:transpose`, `column:amax`, `mma`, `view`, `choose`, `constant`.
 pub fn plan_name(module: &Module, plan: &Plan) -> String {
     match plan {
         Plan::Row(plan) => row_name(plan),
         Plan::Move(plan) => format!("move:{}", module.ops[plan.op].kind.mnemonic()),
         Plan::Column(plan) => format!("column:{}", plan.program.kind),
-        Plan::Mma(_) | Plan::View(_) | Plan::Constant(_) => plan.kind_name().to_owned(),
+        Plan::Mma(_) | Plan::View(_) | Plan::Choose(_) | Plan::Constant(_) => plan.kind_name().to_owned(),
         Plan::ScaledMma(plan) => kernel_name(plan),
         Plan::BlockQuantize(plan) => {
             format!("block_quantize>{}", quantized_name(plan.format.element, plan.scale_rounding.is_some()))

@@ -77,7 +77,7 @@ fn write_segment(
     for constraint in &segment.constraints {
         writeln!(f, "                requires that {constraint}")?;
     }
-    if segment.ran != "not_run" {
+    if segment.ran != "not_run" || segment.reason.is_some() {
         writeln!(f, "                {}", how_it_ran(segment))?;
     }
     if let Some(launch) = &segment.launch {
@@ -90,7 +90,7 @@ fn write_segment(
 
 fn how_it_ran(segment: &SegmentReport) -> String {
     let mut text = ran(segment);
-    if let Some(seconds) = segment.seconds {
+    if let Some(seconds) = segment.seconds.filter(|_| segment.ran != "not_run") {
         let _ = write!(text, " in {:.2} ms", seconds * 1e3);
     }
     if let Some(seconds) = segment.kernel_seconds {

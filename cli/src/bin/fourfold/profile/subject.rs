@@ -98,7 +98,7 @@ fn moved(plan: &MovePlan, segment: &Segment, bytes: impl Fn(Value) -> Option<u64
 /// The name of a segment's kernel or library call; `None` if it launches nothing.
 fn name(planned: &Planned, segment: usize) -> Option<String> {
     match planned.partition().segments.get(segment)?.plan()? {
-        Plan::View(_) => None,
+        Plan::View(_) | Plan::Choose(_) => None,
         plan => Some(plan_name(planned.program().module(), plan)),
     }
 }
@@ -139,6 +139,10 @@ fn why_not(planned: &Planned, segment: usize) -> String {
         return format!(
             "it is a view, so `%{result}` has the memory of `%{operand}` and nothing is launched"
         );
+    }
+    if let Some(Plan::Choose(choice)) = found.plan() {
+        let result = module.name_of(choice.result);
+        return format!("it is a choice, so `%{result}` has the memory of an operand and nothing is launched");
     }
     let rejection = |op: &Op| partition.decisions.get(op.index())?.rejection.as_ref();
     let rejected = found.ops.iter().find_map(rejection);
