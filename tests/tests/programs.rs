@@ -18,7 +18,8 @@ use std::thread;
 use fourfold::executor::blas::Blas;
 use fourfold::executor::device::{Buffer, Device, DeviceError};
 use fourfold::executor::{
-    DeviceTensor, HOST_OPERAND, NOT_CHOSEN, Machine, Ran, Run, RunOptions, Session, SessionInput, SessionRun, run,
+    DeviceTensor, HOST_OPERAND, Machine, NOT_CHOSEN, Ran, Run, RunOptions, Session, SessionInput, SessionRun,
+    run,
 };
 use fourfold::ir::{Entity, Program, SymbolValues, Tensor, bind, interpret, sample, text};
 use fourfold::scheduler::{Plan, violated};

@@ -1,6 +1,7 @@
 //! The report of `replay` and `explain`, as one object for scripts and as text for people.
 
 mod bundle;
+mod choices;
 mod decisions;
 mod memory;
 mod summary;
@@ -22,6 +23,7 @@ use serde::Serialize;
 use crate::error::exit_code;
 
 pub use bundle::{Bundle, Lack};
+pub use choices::ChoiceReport;
 pub use memory::{MemoryPartReport, MemoryReport};
 pub use summary::Summary;
 pub(crate) use text::counted;
@@ -55,6 +57,9 @@ pub struct Report {
     /// The decisions: one for each op of the original program, in order, then one for each op that normalization
     /// inserted.
     pub decisions: Vec<DecisionReport>,
+    /// The choices by an extent; absent if the program has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<ChoiceReport>,
     /// The number of comparisons with at least one element.
     pub compared: usize,
     /// The comparisons.
@@ -322,6 +327,7 @@ impl Report {
             ran_kernels: 0,
             segments,
             decisions: decisions::decisions(planned),
+            choices: choices::choices(planned),
             compared: 0,
             outputs: Vec::new(),
             contracted: decisions::contracted(planned),

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use super::choices::write_choices;
 use super::{OutputReport, Report, SegmentReport};
 use crate::compare::{rounded_up, tolerance_text};
 
@@ -33,6 +34,7 @@ impl fmt::Display for Report {
             let message = message.trim_start_matches([':', ' ']);
             writeln!(f, "  {:<width$}  segment {segment:>2}  {code}{message}", decision.op)?;
         }
+        write_choices(f, &self.choices, &self.target)?;
         if let Some(memory) = &self.memory {
             write!(f, "{memory}")?;
         }

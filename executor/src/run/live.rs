@@ -19,10 +19,7 @@ pub(super) struct Live {
 impl Live {
     /// All of it.
     pub(super) fn all(program: &Program, partition: &Partition) -> Live {
-        Live {
-            segments: vec![true; partition.segments.len()],
-            ops: vec![true; program.module().ops.len()],
-        }
+        Live { segments: vec![true; partition.segments.len()], ops: vec![true; program.module().ops.len()] }
     }
 
     /// What the outputs need with these extents. A program without a `choose` runs all of its ops.
@@ -31,17 +28,16 @@ impl Live {
         if !module.ops.values().any(|operation| matches!(operation.kind, OpKind::Choose { .. })) {
             return Live::all(program, partition);
         }
-        let mut live = Live {
-            segments: vec![false; partition.segments.len()],
-            ops: vec![false; module.ops.len()],
-        };
+        let mut live =
+            Live { segments: vec![false; partition.segments.len()], ops: vec![false; module.ops.len()] };
         let mut needed = vec![false; module.values.len()];
         let need = |values: &[Value], needed: &mut Vec<bool>| {
             values.iter().for_each(|value| needed[value.index()] = true);
         };
         need(&module.outputs, &mut needed);
         for (position, segment) in partition.segments.iter().enumerate().rev() {
-            let is_needed = |values: &[Value], needed: &[bool]| values.iter().any(|value| needed[value.index()]);
+            let is_needed =
+                |values: &[Value], needed: &[bool]| values.iter().any(|value| needed[value.index()]);
             // A kernel computes all of its ops, so it needs all of its operands.
             if let Some(plan) = segment.plan()
                 && !matches!(plan, Plan::Choose(_))

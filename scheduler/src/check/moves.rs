@@ -8,7 +8,9 @@ use fourfold_ir::{
 };
 
 use super::{CheckError, known};
-use crate::plan::{ChoosePlan, Constraint, MAX_MOVE_AXES, MAX_PAD_AXES, MovePlan, MoveProgram, Segment, ViewPlan};
+use crate::plan::{
+    ChoosePlan, Constraint, MAX_MOVE_AXES, MAX_PAD_AXES, MovePlan, MoveProgram, Segment, ViewPlan,
+};
 
 /// Values of symbols. Each sample starts at another one.
 const EXTENTS: [u64; 5] = [3, 2, 5, 1, 7];

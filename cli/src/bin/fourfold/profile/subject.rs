@@ -142,7 +142,9 @@ fn why_not(planned: &Planned, segment: usize) -> String {
     }
     if let Some(Plan::Choose(choice)) = found.plan() {
         let result = module.name_of(choice.result);
-        return format!("it is a choice, so `%{result}` has the memory of an operand and nothing is launched");
+        return format!(
+            "it is a choice, so `%{result}` has the memory of an operand and nothing is launched"
+        );
     }
     let rejection = |op: &Op| partition.decisions.get(op.index())?.rejection.as_ref();
     let rejected = found.ops.iter().find_map(rejection);
