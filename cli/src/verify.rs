@@ -9,9 +9,12 @@
 //! runs once more with NaN there, and its results must contain NaN. A kernel without NaN does not read the padding, so
 //! the garbage did not test it either. On sm_90a, NaN below the last row must not affect results.
 //!
+//! With [`VerifyOptions::graphs`], each program is also captured in a CUDA graph and replayed on other inputs.
+//!
 //! With [`VerifyOptions::report`], every kernel that ran is also timed, after all comparisons, and a file describes
 //! the machine, the kernels, the comparisons and the times.
 
+mod graphs;
 mod padding;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +33,7 @@ use crate::load::{Inputs, Loaded, load, sampled_inputs, shared_inputs, sources_o
 use crate::report::{LeftOut, OffDevice, Report, SegmentReport, VerifyLaunch, VerifyReport, VerifyRow};
 use crate::report_file::{ReportFile, RunEntry, State, TimingEntry, describe_options, time};
 use crate::run::{plan, replay_compiled};
+use graphs::graph_rows;
 use padding::nan_rows;
 
 /// Options of a verification.
@@ -41,6 +45,8 @@ pub struct VerifyOptions {
     pub compile: CompileOptions,
     /// Data files for every program, as in [`ReplayOptions::data`](crate::replay::ReplayOptions::data).
     pub data: Vec<PathBuf>,
+    /// True if each program is also captured in a CUDA graph, and replayed on the inputs of other seeds.
+    pub graphs: bool,
     /// The file that receives the report with the machine, the kernels and their times. It must not exist yet.
     pub report: Option<PathBuf>,
 }
@@ -153,7 +159,13 @@ fn verify_with(
             let described = inputs.describe();
             progress(&Event::Note(format!("running {done} of {total}: {}, {described}", candidate.name)));
             checkpoint(file, State::Verifying, Some((&candidate.name, &described)), &mut report);
-            match verify_run(candidate, compiled, inputs, &mut report) {
+            let verified = verify_run(candidate, compiled, inputs, &mut report).and_then(|run| {
+                if options.graphs {
+                    report.rows.extend(graph_rows(candidate, compiled, inputs)?);
+                }
+                Ok(run)
+            });
+            match verified {
                 Ok(run) => {
                     if let Some(file) = file {
                         file.runs.extend(run_entries(candidate, compiled, inputs, &run, (position, set)));
@@ -306,7 +318,11 @@ fn is_invalid_on_purpose(error: &Error) -> bool {
 
 /// Returns true if the device cannot run anything any more.
 fn is_end_of_device(error: &Error) -> bool {
-    matches!(error, Error::Run(RunError::Device { source, .. }) if source.is_sticky())
+    match error {
+        Error::Run(RunError::Device { source, .. }) => source.is_sticky(),
+        Error::Backend(error) => matches!(&**error, fourfold::Error::Device(source) if source.is_sticky()),
+        _ => false,
+    }
 }
 
 /// Returns the programs at a path, sorted by name; at least one: the file itself, or all below a folder.

@@ -3,6 +3,7 @@
 use fourfold_ir::{BlockFormat, ElementType};
 
 use crate::cutlass::configuration::Configuration;
+use crate::groups::Groups;
 use crate::hopper;
 
 /// The configuration of a `scaled_mma` kernel.
@@ -63,9 +64,9 @@ impl Design {
     }
 
     /// The groups of rows; `None` in a `scaled_mma`.
-    pub fn groups(&self) -> Option<hopper::Groups> {
+    pub fn groups(&self) -> Option<Groups> {
         match self {
-            Design::Cutlass(_) => None,
+            Design::Cutlass(configuration) => configuration.groups,
             Design::Hopper(configuration) => configuration.groups,
         }
     }

@@ -19,6 +19,8 @@ use crate::spec::{KernelSpec, ScaledMmaSpec};
 /// The template variables of every `scaled_mma` kernel.
 #[derive(Serialize)]
 struct Context {
+    #[serde(skip)]
+    template: &'static str,
     head: &'static str,
     generator: &'static str,
     kernel: String,
@@ -114,11 +116,7 @@ impl ScaledMmaSpec {
 }
 
 fn render(context: &Context) -> String {
-    let own = match context.own {
-        Own::Cutlass(_) => cutlass::TEMPLATE,
-        Own::Hopper(_) => hopper::TEMPLATE,
-    };
-    let environment = kernel_environment(own);
+    let environment = kernel_environment(context.template);
     let template = environment.get_template(KERNEL).expect("the environment has it");
     template.render(Value::from(Serde(context))).expect("the context has every variable")
 }
@@ -140,6 +138,10 @@ fn context(spec: &ScaledMmaSpec) -> Context {
     // Defaults exist only for formats of programs.
     let block = configuration.block_format().map_or(BlockFormat::NVFP4.block, |format| format.block);
     Context {
+        template: match configuration {
+            Design::Cutlass(configuration) => cutlass::template(configuration),
+            Design::Hopper(_) => hopper::TEMPLATE,
+        },
         head: match configuration {
             Design::Cutlass(_) => cutlass::HEAD,
             Design::Hopper(_) => hopper::HEAD,

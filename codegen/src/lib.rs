@@ -46,6 +46,7 @@ mod emit;
 mod emulation;
 mod epilogue;
 mod extents;
+mod groups;
 pub mod hopper;
 pub mod moves;
 pub mod row;
@@ -66,6 +67,7 @@ pub use epilogue::{
     scale_functions,
 };
 pub use extents::Extents;
+pub use groups::Groups;
 pub use source::{
     ABI_VERSION, Interface, KernelKind, KernelSource, MAX_EXTENTS, MAX_OPERANDS, MAX_OUTPUTS, MAX_SCALARS,
     Role, Translation,

@@ -15,6 +15,7 @@ use crate::cutlass::{CutlassVersion, defaults, grid, rules};
 use crate::dispatch::Tables;
 use crate::epilogue::{self, Epilogue};
 use crate::extents::Extents;
+use crate::groups::Groups;
 use crate::hopper;
 use crate::moves::MoveSpec;
 use crate::row::{self, RowSpec};
@@ -91,7 +92,7 @@ fn specify_scaled_mma(
     let table = tables.and_then(|tables| tables.find(target.name, plan.format));
     if target.name == hopper::TARGET {
         let only_values = epilogue.only_values();
-        let groups = plan.groups.as_ref().map(|it| (hopper::Groups { has_alphas: it.has_alphas }, it));
+        let groups = plan.groups.as_ref().map(|it| (Groups { has_alphas: it.has_alphas }, it));
         let (configuration, why) = match table {
             _ if let Some((groups, it)) = groups => {
                 select::hopper::choose_of_groups(plan.format, groups, extents, it.count.as_fixed())?
@@ -102,6 +103,12 @@ fn specify_scaled_mma(
         return Some((ScaledMmaSpec { target, configuration: configuration.into(), epilogue }, why));
     }
     let family = defaults::family(target.name)?;
+    if let Some(groups) = &plan.groups {
+        let groups = Groups { has_alphas: groups.has_alphas };
+        let (configuration, why) = select::cutlass::choose_of_groups(family, plan.format, groups)?;
+        let configuration = fit(configuration, &epilogue).into();
+        return Some((ScaledMmaSpec { target, configuration, epilogue }, why));
+    }
     let vectors = |tile: [u32; 3]| epilogue.row_bits() / 8 * u64::from(tile[1]);
     let mut refused = None;
     if let Some(table) = table {

@@ -25,8 +25,8 @@ pub struct Target {
     pub(crate) cluster_ctas: u32,
     /// True if kernels have TMA spread FP4 and FP6 over bytes, except FP4 beside FP4.
     spreads_codes: bool,
-    /// True if there are kernels of groups of rows (`grouped_scaled_mma`).
-    has_groups: bool,
+    /// The formats with kernels of groups of rows (`grouped_scaled_mma`).
+    group_formats: &'static [BlockFormat],
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,
     /// True if an epilogue pairs columns.
@@ -129,6 +129,21 @@ const HOPPER: &[BlockFormat] = &[
     mx(ElementType::F8E5M2, ElementType::F8E5M2),
 ];
 
+/// The formats of Hopper's kernels of groups: FP4 weights, and an A of one term.
+pub(crate) const HOPPER_GROUPS: &[BlockFormat] = &[
+    BlockFormat::NVFP4,
+    BlockFormat::MXFP4,
+    BlockFormat::NVFP4.weight_only(ElementType::BF16),
+    BlockFormat::NVFP4.weight_only(ElementType::F16),
+    BlockFormat::MXFP4.weight_only(ElementType::BF16),
+    mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN),
+    mx(ElementType::F8E5M2, ElementType::F4E2M1FN),
+];
+
+/// The formats of Blackwell's kernels of groups: FP4 weights beside FP4 and e4m3.
+pub(crate) const BLACKWELL_GROUPS: &[BlockFormat] =
+    &[BlockFormat::NVFP4, BlockFormat::MXFP4, mx(ElementType::F8E4M3FN, ElementType::F4E2M1FN)];
+
 /// A pair of elements with MX scales.
 const fn mx(a: ElementType, b: ElementType) -> BlockFormat {
     BlockFormat { a, b, ..BlockFormat::MXFP4 }
@@ -151,7 +166,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 232_448,
         cluster_ctas: 8,
         spreads_codes: true,
-        has_groups: false,
+        group_formats: BLACKWELL_GROUPS,
         quantizes_apart: false,
         pairs: false,
     },
@@ -163,7 +178,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 232_448,
         cluster_ctas: 8,
         spreads_codes: true,
-        has_groups: false,
+        group_formats: BLACKWELL_GROUPS,
         quantizes_apart: false,
         pairs: false,
     },
@@ -175,7 +190,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 101_376,
         cluster_ctas: 1,
         spreads_codes: true,
-        has_groups: false,
+        group_formats: BLACKWELL_GROUPS,
         quantizes_apart: false,
         pairs: false,
     },
@@ -187,7 +202,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 101_376,
         cluster_ctas: 1,
         spreads_codes: true,
-        has_groups: false,
+        group_formats: BLACKWELL_GROUPS,
         quantizes_apart: false,
         pairs: false,
     },
@@ -199,7 +214,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 232_448,
         cluster_ctas: 8,
         spreads_codes: false,
-        has_groups: true,
+        group_formats: HOPPER_GROUPS,
         // On Hopper, threads that multiply also compute the epilogue, and only wide tiles hold whole blocks. A Llama MLP
         // of 2048 rows took 1206 µs with a quantizing epilogue on an H100, and 1089 µs with a kernel of its own.
         quantizes_apart: true,
@@ -213,7 +228,7 @@ pub const TARGETS: &[Target] = &[
         shared_memory: 0,
         cluster_ctas: 1,
         spreads_codes: false,
-        has_groups: false,
+        group_formats: &[],
         quantizes_apart: false,
         pairs: false,
     },
@@ -302,11 +317,6 @@ pub fn has_two_terms(format: BlockFormat) -> bool {
     format.a == ElementType::F16 && format.scale == ElementType::F8E8M0FNU
 }
 
-/// Returns whether kernels of groups of rows take a format: FP4 weights, and an A of one term.
-pub(crate) fn takes_groups(format: BlockFormat) -> bool {
-    format.b == ElementType::F4E2M1FN && !has_two_terms(format)
-}
-
 fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
     let OperandRules { k_multiple, bytes } = OperandRules::of(format, target);
     let bits = |element: ElementType| element.storage_bits() as u64;
@@ -325,7 +335,7 @@ fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
         operand_alignment: bytes,
         pointer_alignment: TMA_BYTES,
         batched: true,
-        max_groups: (target.has_groups && takes_groups(format)).then_some(MAX_GROUPS),
+        max_groups: target.group_formats.contains(&format).then_some(MAX_GROUPS),
         outputs: matrices.iter().copied().chain(narrow.map(with_rule)).collect(),
         c: matrices.clone(),
         epilogue: EpilogueCapability {

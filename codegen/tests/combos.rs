@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use fourfold_codegen::Groups;
 use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::cutlass::configuration::{
     Cluster, Configuration, Epilogue, EpilogueSchedule, Family, Format, Fp6, Fp8, Kind, Mainloop, Operand,
@@ -110,7 +111,7 @@ fn configuration(json: &Value) -> Configuration {
         cluster,
         sms: sms.unwrap_or(Sms::One),
         mainloop,
-        grouped,
+        groups: grouped.then_some(Groups { has_alphas: false }),
         epilogue: Epilogue {
             schedule,
             sms: epilogue_sms.unwrap_or(Sms::One),
@@ -345,7 +346,7 @@ fn the_formula_gives_the_recorded_stages_of_every_valid_build() {
             let recorded = number(&record.outcome(version)["stages"]);
             let computed = stages(&record.configuration, cutlass);
             if computed == Some(recorded) {
-                let grouped = if record.configuration.grouped { " grouped" } else { "" };
+                let grouped = if record.configuration.groups.is_some() { " grouped" } else { "" };
                 *equal.entry(format!("{:?}{grouped}", record.configuration.family)).or_default() += 1;
             } else {
                 let broken = record.compiler_rules_broken(cutlass);

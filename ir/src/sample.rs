@@ -253,12 +253,13 @@ pub fn tensor(
     check_size(element, &dims, layout)?;
     let mut random = SplitMix64(seed);
     let is_scale = layout.is_some() || element == ElementType::F8E8M0FNU;
-    let codes = if is_scale {
-        scale_codes(element, &dims, rule, &mut random)
+    let mut tensor = if is_scale {
+        let codes = scale_codes(element, &dims, rule, &mut random);
+        Tensor::from_codes(element, dims, layout, codes)?
     } else {
-        data_codes(element, &dims, rule, &mut random)
+        let bytes = data_bytes(element, &dims, rule, &mut random);
+        Tensor::new(element, dims, layout, bytes)?
     };
-    let mut tensor = Tensor::from_codes(element, dims, layout, codes)?;
     if layout == Some(ScaleLayout::Blocked) {
         fill_padding(&mut tensor, &mut random);
     }
@@ -310,7 +311,8 @@ fn scale_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut Sp
     (0..count).map(&mut code).collect()
 }
 
-fn data_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut SplitMix64) -> Vec<u8> {
+/// Draws the bytes of a tensor without layout.
+fn data_bytes(element: ElementType, dims: &[usize], rule: Rule, random: &mut SplitMix64) -> Vec<u8> {
     let count: usize = dims.iter().product();
     let is_scalar = matches!(dims, [] | [1]);
     // The bits of a float in [0.25, 2): one of three exponents and a random mantissa.
@@ -325,14 +327,25 @@ fn data_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut Spl
         _ => {}
     }
     match element {
-        ElementType::F4E2M1FN => repeat(count, || [random.below(16) as u8]),
-        ElementType::F6E2M3FN if rule != Rule::Normal => {
-            repeat(count, || [numeric::e2m3_from_f64(f64::from(random.between(-12, 12)) / 2.0)])
+        // Weights are large: two codes at a time need no memory for codes that are not packed.
+        ElementType::F4E2M1FN => {
+            let mut code = || random.below(16) as u8;
+            let packed = (0..count).step_by(2).map(|first| {
+                let low = code();
+                if first + 1 < count { low | code() << 4 } else { low }
+            });
+            packed.collect()
         }
-        ElementType::F6E3M2FN if rule != Rule::Normal => {
-            repeat(count, || [numeric::e3m2_from_f64(f64::from(random.between(-12, 12)) / 4.0)])
+        ElementType::F6E2M3FN | ElementType::F6E3M2FN => {
+            let codes = repeat(count, || match (rule, element) {
+                (Rule::Normal, _) => [random.below(64) as u8],
+                (_, ElementType::F6E2M3FN) => {
+                    [numeric::e2m3_from_f64(f64::from(random.between(-12, 12)) / 2.0)]
+                }
+                _ => [numeric::e3m2_from_f64(f64::from(random.between(-12, 12)) / 4.0)],
+            });
+            numeric::pack_codes(&codes, element.storage_bits())
         }
-        ElementType::F6E2M3FN | ElementType::F6E3M2FN => repeat(count, || [random.below(64) as u8]),
         ElementType::F8E4M3FN if rule != Rule::Normal => {
             repeat(count, || [numeric::e4m3_from_f32(random.between(-12, 12) as f32 / 4.0)])
         }

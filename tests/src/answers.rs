@@ -18,11 +18,21 @@ struct Problem {
     m: i64,
     n: i64,
     k: i64,
+    /// The groups of rows, if the kernel has them.
+    e: Option<i64>,
 }
 
 impl Problem {
     fn extents(self) -> Extents {
-        Extents::of_product(self.l, self.m, self.n, self.k)
+        match self.e {
+            None => Extents::of_product(self.l, self.m, self.n, self.k),
+            Some(e) => Extents::new(&[self.l, self.m, self.n, self.k, e]),
+        }
+    }
+
+    /// The matrices of B.
+    fn matrices(self) -> i64 {
+        self.e.unwrap_or(self.l)
     }
 }
 
@@ -40,14 +50,16 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
     let format = format(spec);
     let block = format.block as usize;
     // A 16-bit A has no scales.
+    let is_grouped = spec.configuration.groups().is_some();
     let (sfa, sfb) = if format.is_weight_only() { (None, 2) } else { (Some(1), 3) };
     for _ in 0..SHAPES {
         let problem = Problem {
-            l: random.pick(&[1, 1, 1, 2, 3, 0]),
+            l: if is_grouped { 1 } else { random.pick(&[1, 1, 1, 2, 3, 0]) },
             m: random.pick(&[0, 1, 8, 9, 16, 37, 91, 128, 129, 130, 257, 1000]),
             n: random.pick(&[4, 8, 12, 24, 32, 40, 72, 96, 100, 136, 7, 256, 264, 416, 0]),
             // At K = 2^28, scales take 2^30 bytes per 128 rows in MXFP4, and 2^31 in NVFP4.
             k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32, 1 << 30, 1 << 28]),
+            e: is_grouped.then(|| random.pick(&[1, 1, 3, 8, 8, 33, 512, 513, 0])),
         };
         let expected = meets_the_rules(spec, &problem);
         let answer = kernel.query(&DEVICE, &problem.extents());
@@ -65,15 +77,21 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
             continue;
         }
         let columns = problem.k as usize / block;
-        let bytes = |rows: i64| problem.l as usize * numeric::blocked_len(rows as usize, columns);
-        assert!(sfa.is_none_or(|sfa| requirements.operands[sfa] as usize == bytes(problem.m)), "{problem:?}");
-        assert_eq!(requirements.operands[sfb] as usize, bytes(problem.n), "{problem:?}");
+        let bytes = |rows: i64| numeric::blocked_len(rows as usize, columns);
+        let bytes_a =
+            if is_grouped { problem.m as usize * columns } else { problem.l as usize * bytes(problem.m) };
+        assert!(sfa.is_none_or(|sfa| requirements.operands[sfa] as usize == bytes_a), "{problem:?}");
+        let bytes_b = problem.matrices() as usize * bytes(problem.n);
+        assert_eq!(requirements.operands[sfb] as usize, bytes_b, "{problem:?}");
+        // The blocked scales of groups, each of which may end with a part of 128 rows.
+        let tiles = problem.e.map_or(0, |e| problem.m / 128 + problem.m.min(e + 1));
+        let scales = (tiles as usize * bytes(128)) as u64;
         let is_right = match spec.target.name {
             hopper::TARGET => workspaces(spec, &problem).any(|(decoded, piece)| {
                 let rest = requirements.workspace.checked_sub(decoded);
                 rest.is_some_and(|rest| rest % piece == 0 && rest / piece < DEVICE.sm_count as u64)
             }),
-            _ => requirements.workspace < 1 << 24,
+            _ => requirements.workspace.checked_sub(scales).is_some_and(|rest| rest < 1 << 24),
         };
         assert!(is_right, "unexpected workspace: {requirements:?} of {name}");
     }
@@ -93,12 +111,14 @@ pub fn check_grid(spec: &ScaledMmaSpec, kernel: &Kernel) {
     let k_multiple = rules.format(format(spec)).expect("a format of the target").k_multiple;
     let k = i64::try_from(k_multiple.max(64)).expect("an extent");
     let problems = match &spec.configuration {
+        Design::Cutlass(configuration) if configuration.groups.is_some() => group_limits(configuration),
         Design::Cutlass(configuration) => cutlass_limits(configuration),
         Design::Hopper(configuration) => hopper_limits(configuration),
     };
+    let e = spec.configuration.groups().is_some().then_some(1);
     for ([l, m, n], launches) in problems {
         let extent = |extent: u64| i64::try_from(extent).expect("an extent");
-        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k };
+        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k, e };
         let answer = kernel.grid(&DEVICE, &problem.extents());
         assert_eq!(answer.is_ok(), launches, "{problem:?}: {answer:?} of {name}");
         assert_eq!(kernel.query(&DEVICE, &problem.extents()).is_ok(), launches, "{problem:?} of {name}");
@@ -112,6 +132,11 @@ pub fn check_grid(spec: &ScaledMmaSpec, kernel: &Kernel) {
             assert_eq!([y, z], [1, 1], "{problem:?} of {name}");
             continue;
         };
+        if e.is_some() {
+            // The ends of groups are data, so the grid never depends on them.
+            assert_eq!(x * y * z, DEVICE.sm_count as u64, "{problem:?} of {name}");
+            continue;
+        }
         match grid::grid(configuration, [l, m, n]) {
             Grid { blocks: Some(blocks), .. } => assert_eq!(found, blocks, "{problem:?} of {name}"),
             Grid { tiles, .. } => {
@@ -144,6 +169,23 @@ fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
         [3, 257, 320],
     ];
     problems.map(|problem| (problem, grid::launches(configuration, problem).is_ok())).to_vec()
+}
+
+/// Returns the same for one group of rows. Beside the tiles of its rows, two may hold parts of tiles.
+fn group_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
+    let [tile_m, tile_n, _] = configuration.tile.map(u64::from);
+    // Scales are limited to 2^22 blocks of 128 rows.
+    let most = (1 << 29) - 128;
+    let problems = [
+        ([1, 1, 64], true),
+        ([1, 1, most], true),
+        ([1, most, 64], true),
+        ([1, 1, most + 128], false),
+        ([1, (1 << 16) * tile_m, ((1 << 15) - 1) * tile_n], true),
+        ([1, (1 << 16) * tile_m, (1 << 15) * tile_n], false),
+        ([1, 257, 320], true),
+    ];
+    problems.to_vec()
 }
 
 /// Returns the same for `sm_90a`, whose grids extend along x. Kernels for small M have no limit to test.
@@ -234,14 +276,18 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     {
         return false;
     }
-    let scale_bytes = |rows: i64| {
+    // A kernel of groups has at least one.
+    if problem.e.is_some_and(|e| e < 1 || format.max_groups.is_none_or(|most| most < e as u64)) {
+        return false;
+    }
+    let scale_bytes = |rows: i64, matrices: i64| {
         let matrix =
             numeric::checked_blocked_len(rows as usize, problem.k as usize / format.format.block as usize);
         matrix
-            .and_then(|bytes| bytes.checked_mul(problem.l as usize))
+            .and_then(|bytes| bytes.checked_mul(matrices as usize))
             .is_some_and(|bytes| bytes as u64 <= format.max_scale_bytes)
     };
-    if !scale_bytes(problem.m) || !scale_bytes(problem.n) {
+    if !scale_bytes(problem.m, problem.l) || !scale_bytes(problem.n, problem.matrices()) {
         return false;
     }
     let divides = |extent: i64, of: u64| Dim::fixed(extent as u64).is_multiple_of(of);
@@ -287,11 +333,14 @@ pub fn check_scale_places(spec: &ScaledMmaSpec, kernel: &Kernel) {
         position += 1;
     }
     for (m, n, k, l) in [(1, 32, 32, 1), (130, 96, 96, 3), (37, 288, 160, 2), (257, 160, 1056, 1)] {
-        let problem = Problem { l, m, n, k };
+        let is_grouped = spec.configuration.groups().is_some();
+        let problem = Problem { l: if is_grouped { 1 } else { l }, m, n, k, e: is_grouped.then_some(l) };
         let operands = [("sfa".to_owned(), m, k), ("sfb".to_owned(), n, k)];
         let operands = operands.map(|(it, rows, extent)| (it, rows, extent, format(spec).block));
+        // The scales of A of groups are linear.
+        let operands = operands.into_iter().skip(usize::from(is_grouped));
         let outputs = tensors.iter().map(|(output, block)| (output.clone(), m, n, *block));
-        for (operand, rows, extent, block) in operands.into_iter().chain(outputs) {
+        for (operand, rows, extent, block) in operands.chain(outputs) {
             let columns = extent as usize / block as usize;
             let matrix = numeric::blocked_len(rows as usize, columns);
             for _ in 0..100 {

@@ -4,6 +4,8 @@
 
 #[path = "gpu/debug.rs"]
 mod debug;
+#[path = "gpu/groups.rs"]
+mod groups;
 #[path = "gpu/many.rs"]
 mod many;
 #[path = "gpu/planted.rs"]
@@ -34,9 +36,10 @@ use libtest_mimic::{Arguments, Completion, Trial};
 type Test = fn() -> Result<()>;
 
 fn main() -> ExitCode {
-    let tests: [(&str, Test); 13] = [
+    let tests: [(&str, Test); 14] = [
         ("the_gpu_says_what_it_is", says_what_it_is),
         ("every_fixture_runs_as_a_kernel_and_is_right", every_fixture),
+        ("a_graph_of_groups_is_replayed_with_other_ends", graphs_of_groups),
         ("a_value_moves_once_and_only_where_it_is_needed", moves_once),
         ("a_prepared_program_is_launched_captured_and_pointed_elsewhere", prepared),
         ("every_output_of_a_prepared_program_is_written_by_every_launch", prepared_outputs),
@@ -70,6 +73,10 @@ fn main() -> ExitCode {
     }
     trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
     trials.push(trial("faults_planted_in_emulated_kernels_are_found", Box::new(planted::planted_faults)));
+    trials.push(trial(
+        "emulated_groups_have_the_rows_that_ends_mean_and_faults_are_found",
+        Box::new(groups::groups),
+    ));
     trials.push(trial("plain_products_are_those_of_the_interpreter", Box::new(products::plain_products)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
     // Tests run one at a time, because one of them allocates all of the GPU's memory.
@@ -211,6 +218,16 @@ fn every_fixture() -> Result<()> {
         "{} of {expected} kernels: {report}",
         report.kernels
     );
+    Ok(())
+}
+
+fn graphs_of_groups() -> Result<()> {
+    let options = VerifyOptions { compile: compile_options(), graphs: true, ..VerifyOptions::default() };
+    let folders = ["grouped", "moe"].map(|name| repository().join("fixtures").join(name));
+    let report = verify(&folders, &options, &|line| eprintln!("{line}"))?;
+    ensure!(report.ok, "{report}");
+    let replayed = report.rows.iter().filter(|row| row.rule.ends_with("replays") && row.elements > 0);
+    ensure!(replayed.count() >= 40, "{report}");
     Ok(())
 }
 

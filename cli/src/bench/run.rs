@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use fourfold::{Backend, CompileOptions, Compiled, Error as BackendError, Event, Options};
 use fourfold_executor::device::{Device, DeviceError, Gpu};
-use fourfold_executor::measure::{LEAST_CALLS, LastOutputs, Rotation, RotationError, Rounds};
+use fourfold_executor::measure::{CaptureError, LEAST_CALLS, LastOutputs, Rotation, Rounds};
 use fourfold_executor::{DEVICE_ERROR, DEVICE_MEMORY, Refused, RunError, RunOptions, driver_release};
 use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::sample::{self, Recipe};
@@ -439,13 +439,13 @@ fn peer_reports(rounds: Vec<PeerRound>, ours_us: f64) -> BTreeMap<String, PeerRe
     reports
 }
 
-fn stop_of(error: RotationError, compiled: &Compiled) -> Stop {
+fn stop_of(error: CaptureError, compiled: &Compiled) -> Stop {
     match error {
-        RotationError::Refused(refused) if [DEVICE_ERROR, DEVICE_MEMORY].contains(&refused.code) => {
+        CaptureError::Refused(refused) if [DEVICE_ERROR, DEVICE_MEMORY].contains(&refused.code) => {
             Stop::Device(refused.message, false)
         }
-        RotationError::Refused(refused) => not_on_the_device(compiled, Some(&refused)),
-        RotationError::Device(error) => error.into(),
+        CaptureError::Refused(refused) => not_on_the_device(compiled, Some(&refused)),
+        CaptureError::Device(error) => error.into(),
         error => Stop::Failed(Error::NotKept(error.to_string())),
     }
 }

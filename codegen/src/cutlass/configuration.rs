@@ -4,6 +4,8 @@ use std::fmt;
 
 use fourfold_ir::{BlockFormat, ElementType};
 
+use crate::groups::Groups;
+
 pub use super::format::{Format, Fp6, Fp8};
 
 /// The architecture tag of a kernel. It differs from the compilation target: `Sm100` also serves `sm_103a`.
@@ -270,8 +272,8 @@ pub struct Configuration {
     pub sms: Sms,
     /// The schedule of the mainloop.
     pub mainloop: Mainloop,
-    /// True for a grouped GEMM: many problems in one launch.
-    pub grouped: bool,
+    /// The groups of rows; absent in a `scaled_mma`. Each is a problem of a grouped GEMM.
+    pub groups: Option<Groups>,
     /// The epilogue.
     pub epilogue: Epilogue,
     /// The number of mainloop stages.
@@ -331,7 +333,7 @@ impl Configuration {
         if self.mainloop == Mainloop::Sm100MixedTmaCpAsync {
             name += "_cpasync";
         }
-        if self.grouped {
+        if self.groups.is_some() {
             name += "_grouped";
         }
         if self.epilogue.schedule == EpilogueSchedule::NoSmem {

@@ -8,6 +8,8 @@ use super::configuration::{
 };
 use super::stages;
 use super::version::CutlassVersion;
+use crate::groups::Groups;
+use crate::targets;
 
 /// The family of a target's default kernels; `None` if it has none.
 pub fn family(target: &str) -> Option<Family> {
@@ -64,6 +66,26 @@ pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Opti
     Some(match family {
         Family::Sm100 | Family::Sm103 => sm100(pair, tile),
         Family::Sm120 => sm120(pair, tile),
+    })
+}
+
+/// The default kernel of a family for groups of rows, with a bf16 D and no C; `None` for a format without one. Groups
+/// of any number of rows share it, and tiles of 128 columns leave two stages beside any epilogue.
+pub(crate) fn usual_of_groups(family: Family, format: BlockFormat, groups: Groups) -> Option<Configuration> {
+    if !targets::BLACKWELL_GROUPS.contains(&format) {
+        return None;
+    }
+    let is_of_bytes = Pair::of(format)?.kind() == Kind::Mxf8f6f4;
+    let tile_k = if family == Family::Sm120 || is_of_bytes { 128 } else { 256 };
+    let dense = usual(family, format, [128, 128, tile_k])?;
+    // Sm120's builder recognizes groups by the layouts.
+    let epilogue = Epilogue { grouped: family != Family::Sm120, ..dense.epilogue };
+    Some(Configuration {
+        groups: Some(groups),
+        epilogue,
+        // The only scheduler of groups.
+        scheduler: TileScheduler::Default,
+        ..dense
     })
 }
 
@@ -135,7 +157,7 @@ fn sm120(pair: Pair, tile: [u32; 3]) -> Configuration {
         cluster: Cluster::Static([1, 1]),
         sms: Sms::One,
         mainloop: Mainloop::Auto,
-        grouped: false,
+        groups: None,
         epilogue: Epilogue {
             schedule: EpilogueSchedule::Auto,
             sms: Sms::One,

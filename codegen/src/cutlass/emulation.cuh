@@ -254,6 +254,15 @@ CUTE_HOST_RTC auto make_tma_copy(CopyOp const &copy_op, Tensor<ViewEngine<subbyt
   return make_tma_copy<uint8_t>(copy_op, gtensor, slayout, cta_tiler, cluster_size);
 }
 
+// Grouped kernels describe codes through plain pointers.
+template <class CopyOp, class E, class GLayout, class SLayout, class CtaTiler, class ClusterSize,
+          class = enable_if_t<is_same_v<E, float_e2m1_t> || is_same_v<E, cutlass::detail::float_e2m1_unpacksmem_t>>>
+CUTE_HOST_RTC auto make_tma_copy(CopyOp const &copy_op, Tensor<ViewEngine<E const *>, GLayout> const &gtensor,
+                                 SLayout const &slayout, CtaTiler const &cta_tiler, ClusterSize const &cluster_size) {
+  auto const codes = make_tensor(recast_ptr<E>(const_cast<E *>(gtensor.data())), gtensor.layout());
+  return make_tma_copy(copy_op, codes, slayout, cta_tiler, cluster_size);
+}
+
 }  // namespace cute
 
 namespace fourfold_emulation {

@@ -119,7 +119,7 @@ fn sm100_reserved(configuration: &Configuration, cutlass: CutlassVersion) -> Opt
     } else {
         sm100_epilogue_bytes(configuration)?
     };
-    let tensor_maps = match (configuration.grouped, aligned_pipelines(cutlass)) {
+    let tensor_maps = match (configuration.groups.is_some(), aligned_pipelines(cutlass)) {
         (false, _) => 0,
         (true, true) => 9 * KIB / 2,
         (true, false) => KIB,
@@ -170,7 +170,7 @@ fn sm120_reserved(configuration: &Configuration) -> Option<u64> {
 fn sm103_stages(configuration: &Configuration) -> Option<u32> {
     let sixteen = output_bits(configuration) == (16, 16) && configuration.c.is_some();
     if !sixteen
-        || configuration.grouped
+        || configuration.groups.is_some()
         || configuration.epilogue.tile.is_some()
         || configuration.tile[2] != 768
     {

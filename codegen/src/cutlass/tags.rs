@@ -27,7 +27,7 @@ impl Configuration {
 
     /// The mainloop schedule for the collective builder.
     pub fn mainloop_tag(&self) -> String {
-        let array = if self.grouped { "PtrArray" } else { "" };
+        let array = if self.groups.is_some() { "PtrArray" } else { "" };
         let sms = self.sms.count();
         let name = match self.mainloop {
             Mainloop::Auto => return "cutlass::gemm::collective::KernelScheduleAuto".to_owned(),
@@ -105,10 +105,17 @@ impl Configuration {
     /// The type of the stage count. `epilogue` names the collective epilogue's type in the source.
     pub fn stages_type(&self, epilogue: &str) -> String {
         match self.stages {
-            Stages::Auto => format!(
-                "cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename \
-                 {epilogue}::SharedStorage))>"
-            ),
+            Stages::Auto => {
+                // Sm120's builder counts two of the six descriptors that a kernel of groups keeps in shared memory.
+                let beside = match (self.family, self.groups) {
+                    (Family::Sm120, Some(_)) => " + 1024",
+                    _ => "",
+                };
+                format!(
+                    "cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename \
+                     {epilogue}::SharedStorage)){beside}>"
+                )
+            }
             Stages::Fixed(stages) => format!("cutlass::gemm::collective::StageCount<{stages}>"),
         }
     }

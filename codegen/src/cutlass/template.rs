@@ -6,17 +6,28 @@ use serde::Serialize;
 use super::configuration::{Cluster, Configuration, Family, TileScheduler};
 use crate::cuda::{alignment, element_type};
 use crate::epilogue::{Epilogue, body, outputs};
+use crate::groups::Groups;
+use crate::targets::MAX_GROUPS;
 
 /// The template, which extends `source.cu.j2`.
-pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
+const TEMPLATE: &str = include_str!("kernel.cu.j2");
+
+/// The template of kernels of groups of rows, which extends the other.
+const GROUPED: &str = include_str!("grouped.cu.j2");
 
 /// The verbatim text before CUTLASS's headers in every source that includes them.
 pub const HEAD: &str = include_str!("head.cuh");
 
 /// The headers of a family's collectives and kernels, below `cutlass/gemm`. Sm120's headers compute stages as
 /// Sm100's do, and its epilogues may have either schedule.
-fn headers(family: Family) -> &'static [&'static str] {
+fn headers(family: Family, grouped: bool) -> &'static [&'static str] {
     match family {
+        Family::Sm100 if grouped => &[
+            "collective/sm100_blockscaled_mma_warpspecialized.hpp",
+            "collective/sm100_blockscaled_mma_array_warpspecialized.hpp",
+            "collective/builders/sm100_blockscaled_umma_builder.inl",
+            "kernel/sm100_gemm_array_tma_warpspecialized.hpp",
+        ],
         Family::Sm100 => &[
             "collective/sm100_blockscaled_mma_warpspecialized.hpp",
             "collective/builders/sm100_blockscaled_umma_builder.inl",
@@ -29,6 +40,14 @@ fn headers(family: Family) -> &'static [&'static str] {
             "collective/builders/sm103_blockscaled_umma_builder.inl",
             "kernel/sm100_gemm_tma_warpspecialized.hpp",
             "kernel/sm103_blockscaled_gemm_tma_warpspecialized.hpp",
+        ],
+        Family::Sm120 if grouped => &[
+            "collective/sm120_blockscaled_mma_array_tma.hpp",
+            "collective/sm100_blockscaled_mma_warpspecialized.hpp",
+            "collective/builders/sm100_blockscaled_umma_builder.inl",
+            "collective/builders/sm120_common.inl",
+            "collective/builders/sm120_blockscaled_mma_builder.inl",
+            "kernel/sm90_gemm_array_tma_warpspecialized_cooperative.hpp",
         ],
         Family::Sm120 => &[
             "collective/sm120_blockscaled_mma_tma.hpp",
@@ -99,9 +118,44 @@ pub(crate) struct Context {
     m: &'static str,
     n: &'static str,
     d_layout: &'static str,
+    problem_shape: &'static str,
+    /// `" *"` after a layout of a kernel of groups: an array of tensors.
+    array: &'static str,
     load_parameter: &'static str,
     load_argument: &'static str,
     shared_bytes: &'static str,
+    #[serde(flatten)]
+    groups: Option<GroupContext>,
+}
+
+/// The template variables of kernels of groups of rows.
+#[derive(Serialize)]
+struct GroupContext {
+    max_groups: u64,
+    has_alpha: bool,
+    /// True if each group has its own alpha.
+    has_alphas: bool,
+    /// True if the kernel reads a matrix as CUTLASS's source.
+    has_source: bool,
+    /// True if it reads another matrix.
+    has_matrix: bool,
+    /// The operands whose address depends on the group, without CUTLASS's source.
+    by_row: Vec<ByRow>,
+}
+
+/// An operand with an element or a row of elements for each row of D.
+#[derive(Serialize)]
+struct ByRow {
+    name: String,
+    element: &'static str,
+    /// The position among the operands of the epilogue.
+    position: usize,
+    is_matrix: bool,
+}
+
+/// The template of a kernel.
+pub(crate) fn template(configuration: &Configuration) -> &'static str {
+    if configuration.groups.is_some() { GROUPED } else { TEMPLATE }
 }
 
 /// An input of the epilogue function: its name, its node in the visitor tree, and the node's arguments.
@@ -144,8 +198,11 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         false => (configuration.a, configuration.b),
     };
     let vector = kernel_a.format.scale_vector();
+    let groups = configuration.groups.map(|groups| of_groups(groups, epilogue));
+    let is_grouped = groups.is_some();
+    let root_arguments = if results.is_empty() { "{}".to_owned() } else { outputs::arguments(&others) };
     Context {
-        headers: headers(configuration.family),
+        headers: headers(configuration.family, is_grouped),
         pair_a: kernel_a.format.type_text(),
         pair_b: kernel_b.format.type_text(),
         code_a: kernel_a.format.code_text(),
@@ -153,16 +210,21 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         alignment_a: kernel_a.alignment,
         alignment_b: kernel_b.alignment,
         k_multiple: if kernel_a.alignment.max(kernel_b.alignment) < vector { vector } else { 1 },
-        operands: nodes(epilogue),
+        operands: nodes(epilogue, is_grouped),
         result_of_d: result_of_d.map_or(-1, |index| index as i64),
         has_d: d.is_some(),
         output_texts: outputs::texts(epilogue),
         root_node: if results.is_empty() {
             "cutlass::epilogue::fusion::Sm90Compute<Epilogue, ElementD, float, cutlass::FloatRoundStyle::round_to_nearest>"
+        } else if is_grouped {
+            "GroupWriter<Outputs>"
         } else {
             "Writer<Outputs>"
         },
-        root_arguments: if results.is_empty() { "{}".to_owned() } else { outputs::arguments(&others) },
+        root_arguments: match is_grouped && !results.is_empty() {
+            true => format!("{{{root_arguments}, tables.first_rows}}"),
+            false => root_arguments,
+        },
         other_outputs: others,
         element_c,
         element_d: element_type(output),
@@ -198,9 +260,42 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         m: if configuration.swapped { "n" } else { "m" },
         n: if configuration.swapped { "m" } else { "n" },
         d_layout: if configuration.swapped { "cutlass::layout::ColumnMajor" } else { "RowMajor" },
-        load_parameter: "",
-        load_argument: "",
-        shared_bytes: "GemmKernel::SharedStorageSize",
+        problem_shape: match is_grouped {
+            true => "cutlass::gemm::GroupProblemShape<cute::Shape<int, int, int>>",
+            false => "cute::Shape<int, int, int, int>",
+        },
+        array: if is_grouped { " *" } else { "" },
+        load_parameter: if is_grouped { ", Which which" } else { "" },
+        load_argument: if is_grouped { ", which" } else { "" },
+        shared_bytes: match is_grouped {
+            true => "(which == Which::kMain ? GemmKernel::SharedStorageSize : 0)",
+            false => "GemmKernel::SharedStorageSize",
+        },
+        groups,
+    }
+}
+
+fn of_groups(groups: Groups, epilogue: &Epilogue) -> GroupContext {
+    let source = epilogue.source_operand();
+    let read = epilogue.operands.iter().enumerate().filter(|(index, _)| epilogue.is_read(*index));
+    let by_row = read.filter(|(index, operand)| {
+        matches!(operand.shape, OperandShape::Column | OperandShape::Matrix) && source != Some(*index)
+    });
+    let by_row: Vec<ByRow> = by_row
+        .map(|(position, operand)| ByRow {
+            name: format!("x{position}"),
+            element: element_type(operand.element),
+            position,
+            is_matrix: operand.shape == OperandShape::Matrix,
+        })
+        .collect();
+    GroupContext {
+        max_groups: MAX_GROUPS,
+        has_alpha: epilogue.alpha,
+        has_alphas: groups.has_alphas,
+        has_source: epilogue.source().is_some(),
+        has_matrix: by_row.iter().any(|operand| operand.is_matrix),
+        by_row,
     }
 }
 
@@ -220,15 +315,25 @@ fn scheduler_arguments(configuration: &Configuration) -> Vec<String> {
     lines
 }
 
-fn nodes(epilogue: &Epilogue) -> Vec<Node> {
+fn nodes(epilogue: &Epilogue, is_grouped: bool) -> Vec<Node> {
     const FUSION: &str = "cutlass::epilogue::fusion";
     let node = |name: &str, node: String, arguments: String| Node { name: name.to_owned(), node, arguments };
     let scalar = |name: &str| {
         node(name, format!("{FUSION}::Sm90ScalarBroadcast<float>"), format!("{{ {{}}, {{p.{name}}}, {{}} }}"))
     };
     let source = |name: &str| node(name, format!("{FUSION}::Sm90SrcFetch<ElementC>"), "{}".to_owned());
-    let mut nodes = vec![node("acc", format!("{FUSION}::Sm90AccFetch"), "{}".to_owned())];
-    nodes.extend(epilogue.alpha.then(|| scalar("alpha")));
+    let mut nodes = vec![match is_grouped {
+        true => node("acc", "GroupSums".to_owned(), "static_cast<int>(problem.e)".to_owned()),
+        false => node("acc", format!("{FUSION}::Sm90AccFetch"), "{}".to_owned()),
+    }];
+    nodes.extend(epilogue.alpha.then(|| match is_grouped {
+        true => node(
+            "alpha",
+            format!("{FUSION}::Sm90ScalarBroadcast<float, cute::Stride<cute::_0, cute::_0, int64_t>>"),
+            "{ {}, {tables.alphas}, { {cute::_0{}, cute::_0{}, 1} } }".to_owned(),
+        ),
+        false => scalar("alpha"),
+    }));
     nodes.extend(epilogue.c.map(|_| source("c")));
     nodes.extend(epilogue.beta.then(|| scalar("beta")));
     let used = epilogue.operands.iter().enumerate().filter(|(index, _)| epilogue.is_read(*index));
@@ -247,6 +352,11 @@ fn nodes(epilogue: &Epilogue) -> Vec<Node> {
                 format!("{FUSION}::Sm90RowBroadcast<0, CtaTileShape, {ty}, float>"),
                 format!("{{{pointer}, {ty}(0), {{}} }}"),
             ),
+            OperandShape::Column if is_grouped => node(
+                &name,
+                format!("{FUSION}::Sm90ColBroadcast<0, CtaTileShape, {ty} *, float, cute::Stride<cute::_1, cute::_0, cute::_0>, 1>"),
+                format!("{{tables.{name}, {ty}(0), {{}} }}"),
+            ),
             // One element at a time, because the rows of a matrix have no alignment.
             OperandShape::Column => node(
                 &name,
@@ -254,6 +364,9 @@ fn nodes(epilogue: &Epilogue) -> Vec<Node> {
                 format!("{{{pointer}, {ty}(0), ColumnStride{{cute::_1{{}}, cute::_0{{}}, problem.m}} }}"),
             ),
             OperandShape::Matrix if epilogue.source_operand() == Some(index) => source(&name),
+            OperandShape::Matrix if is_grouped => {
+                node(&name, format!("GroupMatrix<{ty}>"), format!("{{tables.{name}, problem.n}}"))
+            }
             OperandShape::Matrix => node(
                 &name,
                 format!("{FUSION}::Sm90AuxLoad<0, void, {ty}, RowMajor, void, void>"),

@@ -15,12 +15,14 @@ use crate::epilogue::{Epilogue, Operand, Output, OutputKind, Step, StepKind};
 use crate::extents::Extents;
 use crate::hopper as tiles;
 use crate::source::{ABI, MAX_OPERANDS, SOURCE};
-use crate::{BINARY_FUNCTIONS, UNARY_FUNCTIONS, capabilities, device_functions, emulate, select, specify};
+use crate::{
+    BINARY_FUNCTIONS, Groups, UNARY_FUNCTIONS, capabilities, device_functions, emulate, select, specify,
+};
 
 /// The variables that a kernel's template uses, including those of its base templates.
 fn template_variables(design: &Design) -> BTreeSet<String> {
     let own = match design {
-        Design::Cutlass(_) => cutlass::TEMPLATE,
+        Design::Cutlass(configuration) => cutlass::template(configuration),
         Design::Hopper(_) => hopper::TEMPLATE,
     };
     let environment = kernel_environment(own);
@@ -28,7 +30,12 @@ fn template_variables(design: &Design) -> BTreeSet<String> {
         |name| environment.get_template(name).expect("the environment has it").undeclared_variables(false);
     // Kernels without a product state these.
     let optional = ["empty", "own_extents", "takes_null"];
-    let all = [SOURCE, ABI, KERNEL].into_iter().flat_map(of);
+    // The template of groups extends the other, and includes two.
+    const OF_GROUPS: [&str; 3] =
+        ["cutlass/kernel.cu.j2", "cutlass/group_nodes.cu.j2", "cutlass/group_kernel.cu.j2"];
+    let is_grouped = matches!(design, Design::Cutlass(it) if it.groups.is_some());
+    let others = OF_GROUPS.into_iter().filter(|_| is_grouped);
+    let all = [SOURCE, ABI, KERNEL].into_iter().chain(others).flat_map(of);
     all.filter(|variable| !optional.contains(&variable.as_str())).collect()
 }
 
@@ -48,6 +55,17 @@ fn spec_of(format: BlockFormat, target: &str, steps: Vec<Step>, c: Option<Elemen
         .with_elements(epilogue.source(), epilogue.destination())
         .into();
     ScaledMmaSpec { target, configuration, epilogue }
+}
+
+/// The same epilogue, for groups of rows with an alpha each.
+fn of_groups(mut spec: ScaledMmaSpec) -> ScaledMmaSpec {
+    let family = defaults::family(spec.target.name).expect("a Blackwell");
+    let format = spec.configuration.block_format().expect("a format of programs");
+    let (configuration, _) =
+        select::cutlass::choose_of_groups(family, format, Groups { has_alphas: true }).expect("a kernel");
+    let (c, d) = (spec.epilogue.source(), spec.epilogue.destination());
+    spec.configuration = configuration.with_elements(c, d).into();
+    spec
 }
 
 /// The CUTLASS configuration of a specification.
@@ -137,7 +155,7 @@ fn reading(target: &str, operands: &[(OperandShape, ElementType)]) -> ScaledMmaS
 #[test]
 fn the_template_has_exactly_the_variables_of_its_context() {
     let cutlass = spec("sm_100a", vec![activation(UnaryKind::Gelu)], None);
-    for spec in [on_hopper(cutlass.clone()), cutlass] {
+    for spec in [on_hopper(cutlass.clone()), of_groups(cutlass.clone()), cutlass] {
         let context = serde_json::to_value(context(&spec)).expect("the context is an object");
         let fields: BTreeSet<String> = context.as_object().expect("an object").keys().cloned().collect();
         assert_eq!(template_variables(&spec.configuration), fields);

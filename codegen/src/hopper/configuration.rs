@@ -5,6 +5,8 @@ use std::fmt;
 
 use fourfold_ir::BlockFormat;
 
+use crate::groups::Groups;
+
 use super::tiles::{ForcedError, TILE_K, Tile, check};
 
 /// An upper bound that every extent satisfies.
@@ -27,20 +29,6 @@ pub struct Choice {
     /// shared memory. With 0, it gets the largest number that fits on the device and leaves each CTA two K-steps. With
     /// 0 and an e4m3 tile, it gets the number that minimizes the work per CTA.
     pub cluster: u32,
-}
-
-/// The groups of rows of a kernel, each with a matrix of B of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Groups {
-    /// True if alpha has a value for each group.
-    pub has_alphas: bool,
-}
-
-impl Groups {
-    /// The word of a signature.
-    pub(crate) fn signature(self) -> &'static str {
-        if self.has_alphas { "grouped_alpha" } else { "grouped" }
-    }
 }
 
 /// The configuration of an sm_90a kernel.

@@ -5,7 +5,7 @@ mod configuration;
 pub(crate) mod template;
 mod tiles;
 
-pub use self::configuration::{ANY, Choice, Configuration, Groups};
+pub use self::configuration::{ANY, Choice, Configuration};
 pub use self::template::{HEAD, KERNEL, row_output_functions};
 pub use self::tiles::{ForcedError, SMALL_M, TARGET, TILE_K, TILES, Tile, check, takes};
 pub use crate::targets::has_two_terms;

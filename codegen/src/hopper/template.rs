@@ -3,10 +3,11 @@
 use fourfold_ir::{BlockFormat, ElementType, OperandShape};
 use serde::Serialize;
 
-use super::configuration::{Choice, Configuration, Groups};
+use super::configuration::{Choice, Configuration};
 use super::tiles::Tile;
 use crate::cuda::{alignment, element_type};
 use crate::epilogue::{Epilogue, outputs};
+use crate::groups::Groups;
 
 /// The template, which extends `source.cu.j2`.
 pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");

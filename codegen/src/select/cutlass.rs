@@ -10,6 +10,7 @@ use crate::cutlass::configuration::{
 use crate::cutlass::defaults;
 use crate::dispatch::{Collectives, EpilogueName, Kernel, ScheduleName, SchedulerName, Table};
 use crate::extents::Extents;
+use crate::groups::Groups;
 
 impl Collectives {
     /// The configuration, with a bf16 D and no C. `None` if the family has no kernels for the format.
@@ -84,6 +85,16 @@ pub fn choose(
     Some((pick.kernel.configuration(family, format)?, pick.why))
 }
 
+/// The configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels.
+pub fn choose_of_groups(
+    family: Family,
+    format: BlockFormat,
+    groups: Groups,
+) -> Option<(Configuration, String)> {
+    defaults::usual_of_groups(family, format, groups)
+        .map(|it| (it, "the rows of each group are data, so the default tile of groups".to_owned()))
+}
+
 /// The default table of a family.
 fn table(family: Family, format: BlockFormat) -> Option<&'static Table> {
     let target = match family {
@@ -101,7 +112,7 @@ mod tests {
     use crate::cutlass::defaults::{family, has_room, operands, with_room};
     use crate::cutlass::rules::check;
     use crate::cutlass::stages::{budget, stages};
-    use crate::targets::formats;
+    use crate::targets::{BLACKWELL_GROUPS, formats};
 
     const V42: CutlassVersion = CutlassVersion::new(4, 2, 0);
     const V45: CutlassVersion = CutlassVersion::new(4, 5, 0);
@@ -192,6 +203,34 @@ mod tests {
             }
             sm120(format, V42, &[("128x128x128", 2)]);
             sm120(format, V45, &[("128x128x128", 2), ("128x32x128", 4), ("128x64x128", 3)]);
+        }
+    }
+
+    #[test]
+    fn kernels_of_groups_pass_every_rule_with_any_c_and_d() {
+        let groups = Groups { has_alphas: true };
+        for (target, format) in
+            TARGETS.into_iter().flat_map(|it| formats().into_iter().map(move |format| (it, format)))
+        {
+            let family = family(target).expect(target);
+            let chosen = choose_of_groups(family, format, groups);
+            assert_eq!(chosen.is_some(), BLACKWELL_GROUPS.contains(&format), "{target} {format}");
+            let Some((configuration, why)) = chosen else { continue };
+            assert!(
+                configuration.name().ends_with("_grouped") && !why.ends_with('.'),
+                "{configuration} {why}"
+            );
+            assert_eq!((configuration.block_format(), configuration.groups), (Some(format), Some(groups)));
+            for (c, d) in
+                RESULTS.into_iter().flat_map(|d| [None, Some(ElementType::F16), Some(d)].map(|c| (c, d)))
+            {
+                let configuration = configuration.with_elements(c, d);
+                for cutlass in VERSIONS {
+                    assert_eq!(check(&configuration, cutlass, target), Ok(()), "{configuration} {c:?} {d:?}");
+                    let rows = 3 * 4 * u64::from(configuration.tile[1]);
+                    assert!(has_room(&configuration, rows, cutlass), "{configuration} {c:?} {d:?}");
+                }
+            }
         }
     }
 

@@ -10,8 +10,9 @@ use super::tables::default_tables;
 use crate::cutlass::CutlassVersion;
 use crate::dispatch::{Bounds, Condition, Kernel, Table};
 use crate::extents::Extents;
-use crate::hopper::{ANY, Choice, Configuration, Groups, TARGET, Tile, takes};
-use crate::targets::takes_groups;
+use crate::groups::Groups;
+use crate::hopper::{ANY, Choice, Configuration, TARGET, Tile, takes};
+use crate::targets::HOPPER_GROUPS;
 
 /// The lines of the default table of a format (`select/sm90.toml`); empty for formats without kernels. The first whose
 /// bounds hold applies; the last always does.
@@ -127,7 +128,7 @@ pub(crate) fn choose_of_groups(
     problem: Extents,
     count: Option<u64>,
 ) -> Option<(Configuration, String)> {
-    if !takes_groups(format) {
+    if !HOPPER_GROUPS.contains(&format) {
         return None;
     }
     let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(count.max(1)));

@@ -144,6 +144,9 @@ fn parse() -> Environment<'static> {
     let templates = [
         (SOURCE, include_str!("source.cu.j2")),
         (ABI, include_str!("abi.cu.j2")),
+        ("cutlass/kernel.cu.j2", include_str!("../cutlass/kernel.cu.j2")),
+        ("cutlass/group_nodes.cu.j2", include_str!("../cutlass/group_nodes.cu.j2")),
+        ("cutlass/group_kernel.cu.j2", include_str!("../cutlass/group_kernel.cu.j2")),
         ("row/host.cu.j2", include_str!("../row/host.cu.j2")),
     ];
     for (name, text) in templates {

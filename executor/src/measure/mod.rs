@@ -27,6 +27,7 @@
 //! - Below about 3 µs, the time per call is mostly the gap between two launches of a graph.
 
 mod calls;
+mod captured;
 mod programs;
 mod reads;
 mod sets;
@@ -35,7 +36,8 @@ mod timing;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-pub use programs::{Flaw, LastOutputs, Rotation, RotationError, Rounds};
+pub use captured::Captured;
+pub use programs::{CaptureError, Flaw, LastOutputs, Rotation, Rounds};
 pub use timing::{Summary, Timing, summary};
 
 use crate::device::{Device, DeviceError, Gpu};

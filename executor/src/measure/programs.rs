@@ -24,9 +24,9 @@ const MOST_SETS: usize = 2048;
 /// The content of outputs before each replay.
 const POISON: u8 = 0x7F;
 
-/// The reason that a program cannot be measured.
+/// The reason that a program cannot be captured in a graph.
 #[derive(Debug, thiserror::Error)]
-pub enum RotationError {
+pub enum CaptureError {
     /// The program cannot be prepared.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -44,7 +44,7 @@ pub enum RotationError {
         found: usize,
     },
     /// The preparation has addresses of the caller's memory, whose size is unknown.
-    #[error("the preparation to measure has addresses already")]
+    #[error("the preparation to capture has addresses already")]
     Bound,
 }
 
@@ -150,7 +150,7 @@ impl Rotation {
         shared: u64,
         calls: usize,
         prepare: &dyn Fn() -> Result<Preparation<'p>, Refused>,
-    ) -> Result<Rotation, RotationError> {
+    ) -> Result<Rotation, CaptureError> {
         let stream = device.new_stream()?;
         let first = prepare()?;
         let outside = first.unbound().cloned().collect();
@@ -300,12 +300,12 @@ impl Sets {
         outside: Vec<Outside>,
         given: &HashMap<Value, &[u8]>,
         shared: u64,
-    ) -> Result<Sets, RotationError> {
+    ) -> Result<Sets, CaptureError> {
         let (outputs, inputs): (Vec<_>, Vec<_>) = outside.into_iter().partition(|value| value.is_output);
         for input in &inputs {
             let found = given.get(&input.value).map_or(0, |bytes| bytes.len());
             if found as u64 != input.bytes {
-                return Err(RotationError::Input { name: input.name.clone(), needed: input.bytes, found });
+                return Err(CaptureError::Input { name: input.name.clone(), needed: input.bytes, found });
             }
         }
         let values = inputs.iter().chain(&outputs).map(|value| value.bytes);
@@ -372,9 +372,9 @@ impl Sets {
 
     /// Fails unless the values without address are those of the sets, with their sizes, and the caller has given no
     /// other address.
-    fn check(&self, preparation: &Preparation<'_>) -> Result<(), RotationError> {
+    fn check(&self, preparation: &Preparation<'_>) -> Result<(), CaptureError> {
         if preparation.has_given() {
-            return Err(RotationError::Bound);
+            return Err(CaptureError::Bound);
         }
         for outside in preparation.unbound() {
             let mut known = self.inputs.iter().chain(&self.outputs);
@@ -382,7 +382,7 @@ impl Sets {
             if found != outside.bytes {
                 let found = usize::try_from(found).unwrap_or(usize::MAX);
                 let name = outside.name.clone();
-                return Err(RotationError::Input { name, needed: outside.bytes, found });
+                return Err(CaptureError::Input { name, needed: outside.bytes, found });
             }
         }
         Ok(())

@@ -10,11 +10,11 @@ use fourfold::codegen::rewrite_ptx;
 use fourfold::executor::device::{Device, DeviceError};
 use fourfold::executor::kernel::Kernel;
 use fourfold::executor::{
-    Artifact, BuildOptions, BuildTools, Machine, Ran, RunError, RunOptions, SegmentKernel, ToolEnvironment,
-    build, run,
+    Artifact, BuildInput, BuildOptions, BuildTools, Machine, Ran, RunError, RunOptions, SegmentKernel,
+    ToolEnvironment, build, run,
 };
 use fourfold::ir::sample::{self, Recipe, Rule};
-use fourfold::ir::{Entity, bind, interpret};
+use fourfold::ir::{Entity, Tensor, bind, interpret};
 use fourfold::kernels::{build_input, planned_kernels};
 use fourfold::{Backend, Options, Planned};
 use fourfold_tests::built::{cutlass, toolchain};
@@ -210,6 +210,11 @@ fn build_planted(index: usize) -> Result<Artifact> {
     let kernel = planned_kernels(&planned, cutlass(), true).pop().context("a kernel")?;
     let mut input = build_input(&kernel.source);
     input.translation.as_mut().context("a translation")?.translate = PLANTS[index];
+    build_of(&input)
+}
+
+/// Builds a kernel without the cache.
+pub(super) fn build_of(input: &BuildInput<'_>) -> Result<Artifact> {
     let toolchain = toolchain();
     let tools = BuildTools {
         nvcc: &toolchain.nvcc,
@@ -218,30 +223,47 @@ fn build_planted(index: usize) -> Result<Artifact> {
         cuobjdump: toolchain.cuobjdump.as_deref(),
         environment: ToolEnvironment::from_process(),
     };
-    Ok(build(&input, &tools, &BuildOptions::default())?)
+    Ok(build(input, &tools, &BuildOptions::default())?)
 }
 
 /// Runs the kernel. Returns how a fault was seen, or `None` if all values are right.
 fn symptom(index: usize, artifact: &Artifact, device: &Device) -> Result<Option<String>> {
     let planned = planned(FAULTS[index].1)?;
-    let program = planned.program();
-    let kernels = HashMap::from([(0, SegmentKernel::Ready(Kernel::load(artifact)?))]);
     for seed in 0..4 {
         let recipe = Recipe { rule: Rule::Contest, seed, symbols: Vec::new() };
-        let tensors = sample::inputs(program, &recipe)?;
-        let bound = bind::bind(program, &tensors)?;
-        let machine = Machine::new(device, &kernels);
-        let options = RunOptions::default().poison(0xFF);
-        let ran = match run(program, planned.partition(), &bound, &options, Some(&machine)) {
-            Err(RunError::Device { source: DeviceError::Emulation { status }, .. }) => {
-                return Ok(Some(status.message));
-            }
-            ran => ran?,
-        };
-        ensure!(ran.segments[0].ran == Ran::Emulated, "{:?}", ran.segments);
-        let output = program.module().outputs[0];
-        let expected = &interpret(program, &bound)?[output.index()];
-        let got = ran.value(output).context("an output")?;
+        let tensors = sample::inputs(planned.program(), &recipe)?;
+        let seen = differs(&planned, artifact, device, &tensors, &tensors)?;
+        if seen.is_some() {
+            return Ok(seen);
+        }
+    }
+    Ok(None)
+}
+
+/// Runs a program of one kernel on `given`, and compares its outputs, of four bytes per element, with the interpreter's
+/// on `meant`. Returns how a fault was seen, or `None` if all values are right.
+pub(super) fn differs(
+    planned: &Planned,
+    artifact: &Artifact,
+    device: &Device,
+    given: &HashMap<String, Tensor>,
+    meant: &HashMap<String, Tensor>,
+) -> Result<Option<String>> {
+    let program = planned.program();
+    let kernels = HashMap::from([(0, SegmentKernel::Ready(Kernel::load(artifact)?))]);
+    let machine = Machine::new(device, &kernels);
+    let (options, bound) = (RunOptions::default().poison(0xFF), bind::bind(program, given)?);
+    let ran = match run(program, planned.partition(), &bound, &options, Some(&machine)) {
+        Err(RunError::Device { source: DeviceError::Emulation { status }, .. }) => {
+            return Ok(Some(status.message));
+        }
+        ran => ran?,
+    };
+    ensure!(ran.segments[0].ran == Ran::Emulated, "{:?}", ran.segments);
+    let values = interpret(program, &bind::bind(program, meant)?)?;
+    for output in &program.module().outputs {
+        let expected = &values[output.index()];
+        let got = ran.value(*output).context("an output")?;
         let wrong =
             got.bytes().chunks(4).zip(expected.bytes().chunks(4)).filter(|(got, want)| got != want).count();
         if wrong > 0 {

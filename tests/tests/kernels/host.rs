@@ -9,15 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use fourfold::codegen::ScaledMmaSpec;
-use fourfold::ir::BlockFormat;
+use fourfold::codegen::cutlass::defaults;
+use fourfold::codegen::{Epilogue, Groups, Output, OutputKind, ScaledMmaSpec, StepKind, select};
+use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape};
 use fourfold::kernels::{PlannedKernel, build_input};
+use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
 use fourfold_executor::{BuildOptions, host_flags};
 use fourfold_tests::answers::{check_acceptance, check_grid, check_scale_places};
 use fourfold_tests::built::{check_budget, cutlass, format, planned, toolchain, turn};
 
-use super::{COMPILERS, TARGETS, builds, designs, epilogue, formats_of_bytes, spec, usual_epilogue};
+use super::{COMPILERS, Chain, TARGETS, builds, designs, epilogue, formats_of_bytes, spec, usual_epilogue};
 
 /// Stands for the binary of the kernel, which no query reads.
 const IMAGE: &str = "\nunsigned char const fourfold_image[1] = {0};\n";
@@ -73,11 +75,65 @@ fn check(spec: &ScaledMmaSpec, kernel: &Kernel) {
     check_scale_places(spec, kernel);
 }
 
+/// Returns the kernels of groups of rows: each format, for a target of each family, which rotates, as epilogues do.
+fn specs_of_groups() -> Vec<ScaledMmaSpec> {
+    let e4m3 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+    let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4, e4m3];
+    let families = [&TARGETS[..2], &TARGETS[2..4]].into_iter().enumerate();
+    let of = |(index, targets): (usize, &'static [&'static str])| {
+        formats.into_iter().enumerate().map(move |(position, format)| {
+            let number = turn() + 3 * index + position;
+            let name = targets[number % targets.len()];
+            let family = defaults::family(name).expect("a target of Blackwell");
+            let groups = Groups { has_alphas: number.is_multiple_of(2) };
+            let (configuration, _) =
+                select::cutlass::choose_of_groups(family, format, groups).expect("a kernel");
+            spec(name, &configuration.into(), epilogue_of_groups(number))
+        })
+    };
+    families.flat_map(of).collect()
+}
+
+/// Returns an epilogue of groups of rows by number: alpha, a row, a column, up to two matrices and up to two outputs.
+fn epilogue_of_groups(index: usize) -> Epilogue {
+    const OUTPUTS: [ElementType; 3] = [ElementType::BF16, ElementType::F16, ElementType::F32];
+    let element = |offset: usize| OUTPUTS[(index + offset) % 3];
+    let shapes = [OperandShape::Row, OperandShape::Column, OperandShape::Matrix, OperandShape::Matrix];
+    let mut chain = Chain::default();
+    for (position, shape) in shapes.into_iter().enumerate().take(1 + index % 4) {
+        chain.then(StepKind::Binary(BinaryKind::Add), Some(element(position)), ElementType::F32);
+        chain.operands[position].shape = shape;
+    }
+    chain.then(StepKind::Convert, None, element(1));
+    let mut outputs = chain.written();
+    if index.is_multiple_of(2) {
+        outputs.push(Output { of: EpilogueRef::Accumulator, kind: OutputKind::Value });
+    }
+    Epilogue { alpha: true, steps: chain.steps, operands: chain.operands, outputs, ..usual_epilogue() }
+}
+
+#[test]
+fn host_code_of_groups_answers_as_the_plan_promises() {
+    let _ = builds();
+    let _alone = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let specs = specs_of_groups();
+    let started = Instant::now();
+    assert_eq!(check_all(&specs).len(), 3);
+    println!("{} kernels in {:.0} s", specs.len(), started.elapsed().as_secs_f64());
+}
+
 #[test]
 fn host_code_of_every_format_answers_as_the_plan_promises() {
     let _ = builds();
     let _alone = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
     let (specs, started) = (specs(), Instant::now());
+    let checked = check_all(&specs);
+    println!("{} kernels in {:.0} s", specs.len(), started.elapsed().as_secs_f64());
+    assert_eq!(checked.len(), 24, "{checked:?}");
+}
+
+/// Compiles and checks kernels, two at a time. Returns the names of their formats.
+fn check_all(specs: &[ScaledMmaSpec]) -> Vec<String> {
     let (next, checked) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -95,8 +151,7 @@ fn host_code_of_every_format_answers_as_the_plan_promises() {
         }
     });
     let mut checked = checked.into_inner().expect("no thread panicked with it");
-    println!("{} kernels in {:.0} s", checked.len(), started.elapsed().as_secs_f64());
     checked.sort();
     checked.dedup();
-    assert_eq!(checked.len(), 24, "{checked:?}");
+    checked
 }

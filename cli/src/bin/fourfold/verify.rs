@@ -16,7 +16,8 @@ use crate::toolchain::Choice;
     fourfold verify fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
     FOURFOLD_TOOLCHAIN=toolchain ./fourfold verify fixtures --require-kernels --json\n  \
     fourfold verify fixtures --require-kernels --report report.json\n  \
-    fourfold verify fixtures/attention.fir --require-device\n\n\
+    fourfold verify fixtures/attention.fir --require-device\n  \
+    fourfold verify fixtures/grouped --graph\n\n\
     Segments of the kernel tier are rooted at a scaled_mma; the device tier has row and column kernels, moves, \
     plain mma, views and constants. --require-device fails unless a segment of the device tier was planned and every \
     segment of either tier ran on the GPU, and names those that did not. A segment whose results have no elements needs no \
@@ -26,6 +27,8 @@ use crate::toolchain::Choice;
     program, the fixtures and the folder that `fourfold toolchain install` prints.\n\n\
     --report also times each kernel and writes FILE before each run, so FILE names a run that hangs or crashes. It \
     holds no user name, machine name or absolute path. Send it to the project if your GPU is a Blackwell.\n\n\
+    --graph captures each program with seeded inputs once per set of extents, and replays it with five seeds: each replay must \
+    have the bytes of a run. Programs with fallback segments or plain mma have no graph, and a row says so.\n\n\
     A --data file that no program uses is an error.\n\n\
     A row ends in WRONG if a result is wrong, and in FAILED if the run failed. It ends in `no bound` if nothing is \
     wrong, but too few elements have an error bound (square roots or divisions near 0).\n\n\
@@ -39,6 +42,9 @@ pub struct Arguments {
     /// a later one replaces tensors of the same name
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
+    /// Also capture each program in a CUDA graph, and replay it on the inputs of other seeds
+    #[arg(long)]
+    graph: bool,
     /// Time every kernel too, and write the machine, kernels, comparisons and times to FILE, which must not exist
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -70,6 +76,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         backend,
         compile: arguments.choice.compile_options().debug(arguments.debug),
         data: arguments.data.clone(),
+        graphs: arguments.graph,
         report: arguments.report.clone(),
     };
     let progress = Progress::new(arguments.json);

@@ -39,8 +39,8 @@ pub(super) fn schedule_numbers(subject: &Subject) -> Option<String> {
 }
 
 pub(super) fn grouped_splits(subject: &Subject) -> Option<String> {
-    let Configuration { grouped, scheduler, .. } = subject.configuration;
-    demand(!(*grouped && scheduler.splits_k()), || format!("{scheduler:?} of a grouped kernel"))
+    let Configuration { groups, scheduler, .. } = subject.configuration;
+    demand(!(groups.is_some() && scheduler.splits_k()), || format!("{scheduler:?} of a grouped kernel"))
 }
 
 /// Returns a finding if a requirement is not met.
@@ -62,15 +62,15 @@ pub(super) fn tags_of_the_family(subject: &Subject) -> Option<String> {
         // This tag has no PtrArray form.
         (Family::Sm100, EpilogueSchedule::TmaNvf4) => !configuration.epilogue.grouped,
         (Family::Sm120, EpilogueSchedule::Cooperative | EpilogueSchedule::Pingpong) => {
-            configuration.grouped && configuration.epilogue.grouped
+            configuration.groups.is_some() && configuration.epilogue.grouped
         }
         _ => false,
     };
     // CUTLASS has no PtrArray forms of the Sm120 tags that name a format.
     let written = match configuration.mainloop {
-        Mainloop::Sm120 { .. } => !configuration.grouped,
+        Mainloop::Sm120 { .. } => configuration.groups.is_none(),
         Mainloop::Sm100MixedTmaCpAsync => {
-            !configuration.grouped
+            configuration.groups.is_none()
                 && (configuration.sms == Sms::One || subject.cutlass >= CutlassVersion::new(4, 5, 0))
         }
         _ => true,
@@ -136,7 +136,7 @@ fn misaligned(configuration: &Configuration) -> Option<String> {
 /// Returns whether the builder asserts the alignment. It does not for mxf8f6f4 with Auto or PtrArray tags.
 fn asserts_alignment(configuration: &Configuration) -> bool {
     let explicit = matches!(configuration.mainloop, Mainloop::Sm100(_) | Mainloop::Sm120 { .. });
-    configuration.kind() != Kind::Mxf8f6f4 || (explicit && !configuration.grouped)
+    configuration.kind() != Kind::Mxf8f6f4 || (explicit && configuration.groups.is_none())
 }
 
 pub(super) fn asserted_alignment(subject: &Subject) -> Option<String> {
@@ -257,7 +257,7 @@ pub(super) fn grouped_pair(subject: &Subject) -> Option<String> {
     if configuration.family != Family::Sm100 {
         return None;
     }
-    if !configuration.grouped {
+    if configuration.groups.is_none() {
         return demand(!epilogue.grouped, || {
             "a PtrArray epilogue in a kernel that is not grouped".to_owned()
         });
@@ -307,7 +307,7 @@ pub(super) fn cluster_extents(subject: &Subject) -> Option<String> {
 pub(super) fn grouped_narrow_tags(subject: &Subject) -> Option<String> {
     let configuration = subject.configuration;
     let concerned = configuration.family == Family::Sm120
-        && configuration.grouped
+        && configuration.groups.is_some()
         && configuration.a.format.bits() >= 6
         && configuration.b.format.bits() >= 6
         && subject.cutlass < CutlassVersion::new(4, 4, 3);

@@ -58,6 +58,25 @@ CUTE_HOST auto make_tma_atom_B_sm100(CopyOp const &copy_op, Tensor<ViewEngine<su
   return make_tma_atom_B_sm100<uint8_t>(copy_op, gtensor, layout, tiler, mma, cluster);
 }
 
+// Grouped kernels describe codes through plain pointers.
+template <class Internal, class CopyOp, class E, class GLayout, class SLayout, class Tiler, class Atom, class Atoms,
+          class Permutation, class Cluster, class = enable_if_t<fourfold_emulation::kIs4Bits<E>>>
+CUTE_HOST auto make_tma_atom_A_sm100(CopyOp const &copy_op, Tensor<ViewEngine<E const *>, GLayout> const &gtensor,
+                                     SLayout const &slayout, Tiler const &tiler,
+                                     TiledMMA<Atom, Atoms, Permutation> const &mma, Cluster const &cluster) {
+  auto const codes = make_tensor(recast_ptr<E>(const_cast<E *>(gtensor.data())), gtensor.layout());
+  return make_tma_atom_A_sm100<Internal>(copy_op, codes, slayout, tiler, mma, cluster);
+}
+
+template <class Internal, class CopyOp, class E, class GLayout, class SLayout, class Tiler, class Atom, class Atoms,
+          class Permutation, class Cluster, class = enable_if_t<fourfold_emulation::kIs4Bits<E>>>
+CUTE_HOST auto make_tma_atom_B_sm100(CopyOp const &copy_op, Tensor<ViewEngine<E const *>, GLayout> const &gtensor,
+                                     SLayout const &slayout, Tiler const &tiler,
+                                     TiledMMA<Atom, Atoms, Permutation> const &mma, Cluster const &cluster) {
+  auto const codes = make_tensor(recast_ptr<E>(const_cast<E *>(gtensor.data())), gtensor.layout());
+  return make_tma_atom_B_sm100<Internal>(copy_op, codes, slayout, tiler, mma, cluster);
+}
+
 }  // namespace cute
 
 // Defined in the PTX that precedes the kernel's.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use fourfold_executor::device::{Device, DeviceError};
-use fourfold_executor::measure::{Rotation, RotationError, Rounds};
+use fourfold_executor::measure::{CaptureError, Captured, Rotation, Rounds};
 use fourfold_executor::{Machine, Preparation, Session};
 use fourfold_ir::Value;
 
@@ -25,7 +25,7 @@ fn inputs<'a>(fixture: &'a Fixture, session: &Session) -> HashMap<Value, &'a [u8
     session.inputs().iter().map(bytes).collect()
 }
 
-fn refused(made: Result<Rotation, RotationError>) -> String {
+fn refused(made: Result<Rotation, CaptureError>) -> String {
     made.expect_err("it is refused").to_string()
 }
 
@@ -71,7 +71,43 @@ fn shared_bytes_count_and_fewer_sets_suffice() {
     drop(rotation);
     stand_in.limit(1 << 10);
     let error = Rotation::new(&device, &inputs, 0, 20, &prepare).expect_err("no memory");
-    assert!(matches!(error, RotationError::Device(DeviceError::OutOfMemory { .. })), "{error}");
+    assert!(matches!(error, CaptureError::Device(DeviceError::OutOfMemory { .. })), "{error}");
+}
+
+#[test]
+fn a_captured_program_computes_from_the_inputs_of_each_replay() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).expect("a device");
+    let fixture = layers(M, 64, Between::Nothing);
+    let session = session(&fixture, &device);
+    let own = inputs(&fixture, &session);
+    let mut captured =
+        Captured::new(&device, session.prepare(&fixture.symbols()).expect("a preparation")).expect("a graph");
+    let (x, y) = (fixture.value("x"), fixture.value("y"));
+    // With zeros every row of the result is the same. The graph was captured before any input was there.
+    let zeros: HashMap<Value, Vec<u8>> =
+        own.iter().map(|(value, bytes)| (*value, vec![0; bytes.len()])).collect();
+    let zeros = zeros.iter().map(|(value, bytes)| (*value, &bytes[..])).collect();
+    for _ in 0..2 {
+        assert!(
+            captured.replay(&own, 0xFF).expect("outputs") == [(y, fixture.expected("y").bytes().to_vec())]
+        );
+        let [(value, of_zeros)] = &captured.replay(&zeros, 0xFF).expect("outputs")[..] else {
+            panic!("one output")
+        };
+        let row = of_zeros.len() / M;
+        assert!(
+            *value == y
+                && of_zeros[..] == of_zeros[..row].repeat(M)
+                && of_zeros != fixture.expected("y").bytes()
+        );
+    }
+    let short = HashMap::from([(x, &own[&x][1..])]);
+    let message = captured.replay(&short, 0xFF).expect_err("too short").to_string();
+    assert_eq!(message, format!("`%x` takes {} bytes, but {} are given", M * 32, M * 32 - 1));
+    let memory = device.alloc(1 << 20).expect("memory");
+    let bound = session.prepare(&fixture.symbols()).expect("a preparation").bind(x, memory.address());
+    assert!(matches!(Captured::new(&device, bound), Err(CaptureError::Bound)));
 }
 
 #[test]
@@ -91,7 +127,7 @@ fn inputs_and_addresses_that_do_not_fit_are_refused() {
     let rest: HashMap<Value, &[u8]> =
         inputs.iter().filter(|(value, _)| **value != x).map(|(v, b)| (*v, *b)).collect();
     let message = refused(Rotation::new(&device, &rest, 0, 20, &bound));
-    assert_eq!(message, "the preparation to measure has addresses already");
+    assert_eq!(message, "the preparation to capture has addresses already");
     // Without a session, params are inputs like others.
     let machine = Machine::new(&device, &fixture.kernels);
     let whole =

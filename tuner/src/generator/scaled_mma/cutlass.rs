@@ -192,7 +192,7 @@ impl Cutlass {
                 cluster: Cluster::Static(cluster?),
                 sms,
                 mainloop: mainloop?,
-                grouped: false,
+                groups: None,
                 epilogue: Epilogue {
                     schedule: schedule?,
                     sms,
