@@ -6,7 +6,7 @@ use fourfold_scheduler::ChoosePlan;
 
 use crate::backend::Planned;
 
-/// A `choose` of the program.
+/// A `choose` of a program, in terms of its original.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The result.
@@ -53,13 +53,13 @@ impl Planned {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn choices(&self) -> Vec<Choice> {
-        let program = self.program();
+        let program = self.original();
         let plans = program.module().ops.keys().filter_map(|op| ChoosePlan::of(program, op));
         plans.map(|plan| self.choice(&plan)).collect()
     }
 
     fn choice(&self, plan: &ChoosePlan) -> Choice {
-        let module = self.program().module();
+        let module = self.original().module();
         let products: Vec<Option<Product<'_>>> =
             plan.operands.iter().map(|operand| self.product(*operand)).collect();
         let ends = plan.ends.iter().map(|end| Some(u64::from(*end))).chain([None]);
@@ -80,13 +80,15 @@ impl Planned {
     fn measured(&self, products: &[Option<Product<'_>>]) -> Option<Vec<ActivationChoice>> {
         let find = |of: Activations| products.iter().flatten().find(|product| product.activations == of);
         let (dense, quantized) = (find(Activations::W4A16)?, find(Activations::W4A4)?);
-        let module = self.program().module();
+        let module = self.original().module();
         let [w, also] = [dense, quantized].map(|product| module.scaled_mma_operands(product.op));
         if w?.b != also?.b {
             return None;
         }
         let a = also?.a;
-        let how = match module.defining_op(a) {
+        // The op that quantizes it may be another one after normalization.
+        let a = self.normalized().value(a)?;
+        let how = match self.program().module().defining_op(a) {
             Some(op) => {
                 let segment = self.partition().decisions.get(op.index())?.segment;
                 let is_alone = self.partition().segments.get(segment)?.ops.len() == 1;
@@ -101,7 +103,7 @@ impl Planned {
 
     /// The only product of a weight in NVFP4 that a value depends on without another product between.
     fn product(&self, value: Value) -> Option<Product<'_>> {
-        let (module, facts) = (self.program().module(), self.program().facts());
+        let (module, facts) = (self.original().module(), self.original().facts());
         let mut pending = vec![value];
         let mut seen = vec![false; module.ops.len()];
         let mut found = None;

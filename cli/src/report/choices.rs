@@ -42,7 +42,7 @@ pub struct MeasuredReport {
 
 /// The choices of a plan.
 pub(super) fn choices(planned: &Planned) -> Vec<ChoiceReport> {
-    let name = |value| format!("%{}", planned.program().module().name_of(value));
+    let name = |value| format!("%{}", planned.original().module().name_of(value));
     let report = |choice: Choice| ChoiceReport {
         value: name(choice.value),
         extent: choice.extent,

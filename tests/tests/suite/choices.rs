@@ -124,10 +124,10 @@ fn a_report_lists_choices_and_what_was_measured() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    let on_blackwell = of("sm_120a");
-    // The weight-only product became one of the dequantized weight, for which nothing was measured.
-    assert_eq!(on_blackwell.choices[0].arms[0].activations, None);
-    assert!(on_blackwell.choices[0].measured.is_empty());
+    // The weight-only product becomes one of the dequantized weight.
+    let measured = &of("sm_120a").choices[0].measured;
+    assert_eq!(measured.iter().map(|it| (it.up_to, it.activations)).collect::<Vec<_>>(), [(None, "W4A4")]);
+    assert!(measured[0].why.contains("no kernel of the target"));
     // A quantization in the kernel of a norm is free.
     let source = std::fs::read_to_string(&file).expect("a fixture");
     let source = source.replace(
