@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import fourfold.torch as ff
 from fourfold.torch.linear import Linear
+from test_torch_groups import K, siblings
 
 
 def layers(dtype, bias, static, activations):
@@ -41,6 +42,27 @@ def test_each_choice_has_the_bits_of_its_form(dtype, bias, static):
         assert torch.equal(both(x), quantized(x)), "float32 is quantized"
     made = {key: count - before.get(key, 0) for key, count in calls().items() if count != before.get(key, 0)}
     assert made == {(72, 96, 16, "W4A16"): 3, (72, 96, 64, "W4A4"): 3, (72, 96, None, "W4A16"): 2}
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_members_of_a_group_choose(is_compiled):
+    model, alone = siblings(bias=True), siblings(bias=True)
+    assert model.q.group is not None
+    for layer in model.layers():
+        layer.activations = {16: None, math.inf: "nvfp4"}
+    torch._dynamo.reset()
+    call = torch.compile(model, fullgraph=True, dynamic=True) if is_compiled else model
+    with torch.no_grad():
+        for m in (16, 17):
+            x = torch.randn(m, K).bfloat16()
+            for layer in alone.layers():
+                layer.activations = None if m == 16 else "nvfp4"
+            for found, expected in zip(call(x), alone(x), strict=True):
+                assert torch.equal(found, expected), m
+        assert model.q.group is not None
+        # A scale of each call instead of the group's.
+        model.k.is_dynamic = alone.k.is_dynamic = True
+        assert torch.equal(model.k(x), alone.k(x))
 
 
 def test_models_choose_without_another_graph():

@@ -184,9 +184,11 @@ class Linear(torch.nn.Module):
 
     def _by_m(self, x):
         first, ends = self._choice
+        # The alpha of a member of a group is repeated for each column.
+        scale, alpha = (None, None) if self.is_dynamic else (self.input_scale, self.alpha[:1])
         return ops.scaled_mm_by_m(
-            x, self.weight, self.weight_scale, self.weight_global_scale, self.input_scale, self.alpha, self.bias, first=first,
-            ends=ends, out_dtype=x.dtype,
+            x, self.weight, self.weight_scale, self.weight_global_scale, scale, alpha, self.bias, first=first, ends=ends,
+            out_dtype=x.dtype,
         )
 
     def _mx(self, x):
