@@ -21,9 +21,11 @@ pub fn family(target: &str) -> Option<Family> {
 }
 
 /// The maximum register spills, in bytes, of a default kernel with a plain linear combination and a row. Only Sm120's
-/// tile N of 64 spills, and only with nvcc 13.0, not with 13.1.115.
+/// tile N of 64 spills, and only with nvcc 13.0, not with 13.1.115. Sm120's kernels of groups spill between tiles, and not
+/// in the mainloop.
 pub fn spills(configuration: &Configuration) -> u32 {
     match (configuration.family, configuration.tile[1]) {
+        (Family::Sm120, _) if configuration.groups.is_some() => 96,
         (Family::Sm120, 64) => 12,
         _ => 0,
     }
