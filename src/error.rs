@@ -124,9 +124,10 @@ pub fn run_fault(error: &RunError) -> Fault {
             FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
                 Fault::ResourceLimit
             }
-            FallbackError::Index { .. } | FallbackError::Offset { .. } | FallbackError::Group { .. } => {
-                Fault::InvalidInput
-            }
+            FallbackError::Index { .. }
+            | FallbackError::Offset { .. }
+            | FallbackError::GroupCount { .. }
+            | FallbackError::Group { .. } => Fault::InvalidInput,
             // Anything else is impossible here: the tensors were bound to a verified program.
             _ => Fault::Bug,
         },

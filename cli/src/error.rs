@@ -271,7 +271,10 @@ impl Error {
             Error::Interpret(InterpretError::Memory { .. }) => Fault::ResourceLimit,
             error if error.is_too_large_to_interpret() => Fault::ResourceLimit,
             Error::Interpret(
-                InterpretError::Index { .. } | InterpretError::Offset { .. } | InterpretError::Group { .. },
+                InterpretError::Index { .. }
+                | InterpretError::Offset { .. }
+                | InterpretError::GroupCount { .. }
+                | InterpretError::Group { .. },
             ) => Fault::InvalidInput,
             Error::Interpret(_) => Fault::Bug,
             _ => Fault::InvalidInput,

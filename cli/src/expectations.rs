@@ -23,6 +23,7 @@ use crate::recorded::Recorded;
 use crate::report::{OutputReport, WorstReport};
 use crate::tolerance::{BIT_EQUAL, Compared, Moved, SegmentOps, compare_plan, moved};
 use crate::unused::Unused;
+use crate::unused_rows::{counts_of_values, without_unused_rows};
 
 mod codes;
 
@@ -58,6 +59,8 @@ pub(crate) struct Comparer<'a> {
     bound: &'a Bound<'a>,
     rule: Option<Rule>,
     precisions: Vec<Precision>,
+    /// By value of the original: the counts of rows that are defined.
+    counts: Vec<Option<Value>>,
     /// For each op of the original, true if contraction changed it.
     contracted: Vec<bool>,
     interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
@@ -126,6 +129,7 @@ impl<'a> Comparer<'a> {
             bound,
             rule,
             precisions,
+            counts: counts_of_values(original),
             contracted,
             interpreted,
             moved,
@@ -427,6 +431,8 @@ impl<'a> Comparer<'a> {
         let Expectation { value, against, want, tolerance: (tolerance, rule) } = expectation;
         let (got, source) = self.computed(*value)?;
         let want: &dyn Wanted = *want;
+        let defined = self.defined(*value, got, want);
+        let got = defined.as_ref().unwrap_or(got);
         check_room_to_compare(self.original.module().name_of(*value), want)?;
         let operand = self.converted_operand(*value);
         let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
@@ -551,6 +557,17 @@ impl<'a> Comparer<'a> {
             return Ok((tensor, "run"));
         }
         Ok((&self.interpreted()?[value.index()], "interpreter"))
+    }
+
+    /// Returns `got` with the expected elements in rows that no group uses; `None` if the value has no such rows.
+    fn defined(&self, value: Value, got: &Tensor, want: &dyn Wanted) -> Option<Tensor> {
+        let counts = self.counts[value.index()]?;
+        let module = self.original.module();
+        let counts = match module.inputs.iter().position(|input| *input == counts) {
+            Some(position) => self.bound.inputs[position],
+            None => self.computed(counts).ok()?.0,
+        };
+        without_unused_rows(got, want, counts)
     }
 
     fn is_fused_away(&self, value: Value) -> bool {

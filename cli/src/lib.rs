@@ -68,6 +68,7 @@ mod report_file;
 mod run;
 mod tolerance;
 mod unused;
+mod unused_rows;
 pub mod verify;
 mod version;
 

@@ -91,6 +91,8 @@ impl KernelRun<'_> {
     pub(crate) fn compare<'g>(&self, got: &Got<'g>) -> Result<Vec<Compared>, Error> {
         self.check_room()?;
         let values = self.run.evaluate(Values::new())?;
+        let defined = self.defined(&values, got)?;
+        let got = &|value| defined.get(&value).or_else(|| got(value));
         let error = self.accumulation_error()?;
         let is_exact = |output: &&KernelOutput| {
             error.is_none() && !self.has_inexact_function(output.of) && combines_exactly(output)
@@ -126,6 +128,8 @@ impl KernelRun<'_> {
         let nan =
             Tensor::from_f64(module.ty(root).element, dims, None, &nan).map_err(|e| self.no_tensor(e))?;
         let values = self.run.evaluate(Values::from([(root, nan)]))?;
+        let defined = self.defined(&values, got)?;
+        let got = &|value| defined.get(&value).or_else(|| got(value));
         let mut compared = Vec::new();
         for output in &self.plan.outputs {
             match output.kind {

@@ -8,8 +8,13 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The word of a signature.
-    pub(crate) fn signature(self) -> &'static str {
-        if self.has_alphas { "grouped_alpha" } else { "grouped" }
+    /// The word of a signature. `masked` is true if each group has a matrix of A of its own.
+    pub(crate) fn signature(self, masked: bool) -> &'static str {
+        match (masked, self.has_alphas) {
+            (false, false) => "grouped",
+            (false, true) => "grouped_alpha",
+            (true, false) => "masked",
+            (true, true) => "masked_alpha",
+        }
     }
 }

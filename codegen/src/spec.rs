@@ -160,7 +160,7 @@ impl ScaledMmaSpec {
     /// The signature: a description of operands and outputs, such as `nvfp4 alpha c=bf16 beta row=f16
     /// matrix=bf16 d=bf16`.
     ///
-    /// The format comes first, then `grouped` or `grouped_alpha` for groups of rows, `pair` if the epilogue pairs columns,
+    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows, `pair` if the epilogue pairs columns,
     /// `alpha`, C and `beta` if present, the epilogue's operands in order, and the outputs in order. An output is one of:
     /// - a value, `d=bf16`
     /// - codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the operand position of the per-tensor scale, or
@@ -174,14 +174,16 @@ impl ScaledMmaSpec {
         let format =
             self.configuration.block_format().map_or("mixed".to_owned(), |format| format.to_string());
         let mut parts = vec![format];
-        parts.extend(self.configuration.groups().map(|groups| groups.signature().to_owned()));
+        let masked = self.configuration.is_masked();
+        parts.extend(self.configuration.groups().map(|groups| groups.signature(masked).to_owned()));
         parts.extend(self.epilogue.signature());
         parts.join(" ")
     }
 
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its
     /// padded scales except a 16-bit A, C, the operands of the epilogue, the outputs. With groups of rows, B is
-    /// `[E, N, K]`, scales of A are linear, and the ends of the groups follow those of B.
+    /// `[E, N, K]`, scales of A are linear, and the ends of the groups follow those of B: `offsets`, or the rows of each group
+    /// in its matrix of A.
     pub fn interface(&self) -> Interface {
         let ScaledMmaSpec { target, configuration, epilogue } = self;
         let [a, b] = configuration.operand_elements();

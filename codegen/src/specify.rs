@@ -95,7 +95,8 @@ fn specify_scaled_mma(
         let groups = plan.groups.as_ref().map(|it| (Groups { has_alphas: it.has_alphas }, it));
         let (configuration, why) = match table {
             _ if let Some((groups, it)) = groups => {
-                select::hopper::choose_of_groups(plan.format, groups, extents, it.count.as_fixed())?
+                let count = it.count.as_fixed();
+                select::hopper::choose_of_groups(plan.format, groups, it.masked, extents, count)?
             }
             Some(table) => select::hopper::choose_by(table, plan.format, extents, only_values, cutlass)?,
             None => select::hopper::choose(plan.format, extents, only_values)?,
@@ -104,6 +105,9 @@ fn specify_scaled_mma(
     }
     let family = defaults::family(target.name)?;
     if let Some(groups) = &plan.groups {
+        if groups.masked {
+            return None;
+        }
         let groups = Groups { has_alphas: groups.has_alphas };
         let (configuration, why) = select::cutlass::choose_of_groups(family, plan.format, groups)?;
         let configuration = fit(configuration, &epilogue).into();

@@ -27,6 +27,8 @@ pub struct Target {
     spreads_codes: bool,
     /// The formats with kernels of groups of rows (`grouped_scaled_mma`).
     group_formats: &'static [BlockFormat],
+    /// True if these kernels exist for `masked_scaled_mma`, too.
+    has_masked: bool,
     /// True if a standalone `block_quantize` kernel is faster than an epilogue that quantizes.
     quantizes_apart: bool,
     /// True if an epilogue pairs columns.
@@ -167,6 +169,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 8,
         spreads_codes: true,
         group_formats: BLACKWELL_GROUPS,
+        has_masked: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -179,6 +182,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 8,
         spreads_codes: true,
         group_formats: BLACKWELL_GROUPS,
+        has_masked: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -191,6 +195,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 1,
         spreads_codes: true,
         group_formats: BLACKWELL_GROUPS,
+        has_masked: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -203,6 +208,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 1,
         spreads_codes: true,
         group_formats: BLACKWELL_GROUPS,
+        has_masked: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -215,6 +221,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 8,
         spreads_codes: false,
         group_formats: HOPPER_GROUPS,
+        has_masked: true,
         // On Hopper, threads that multiply also compute the epilogue, and only wide tiles hold whole blocks. A Llama MLP
         // of 2048 rows took 1206 µs with a quantizing epilogue on an H100, and 1089 µs with a kernel of its own.
         quantizes_apart: true,
@@ -229,6 +236,7 @@ pub const TARGETS: &[Target] = &[
         cluster_ctas: 1,
         spreads_codes: false,
         group_formats: &[],
+        has_masked: false,
         quantizes_apart: false,
         pairs: false,
     },
@@ -336,6 +344,7 @@ fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
         pointer_alignment: TMA_BYTES,
         batched: true,
         max_groups: target.group_formats.contains(&format).then_some(MAX_GROUPS),
+        has_masked: target.has_masked && target.group_formats.contains(&format),
         outputs: matrices.iter().copied().chain(narrow.map(with_rule)).collect(),
         c: matrices.clone(),
         epilogue: EpilogueCapability {

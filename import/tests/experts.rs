@@ -7,6 +7,7 @@ mod support;
 
 use std::path::Path;
 
+use fourfold::{Backend, DeviceChoice, Options};
 use fourfold_import::{Import, ImportOptions, ImportedProgram, LeftOutCode, ProgramKind, import, write};
 use fourfold_ir::{ElementType, Entity, OpKind, Program, Tensor, bind, interpret};
 use serde_json::{Value, json};
@@ -111,6 +112,43 @@ fn one_scale_of_x_for_all_experts_makes_one_quantization() -> Result<()> {
         assert_eq!(count(&check(&mixture, 1)?), 2);
     }
     Ok(())
+}
+
+#[test]
+fn gate_and_up_with_the_same_scales_are_one_kernel() -> Result<()> {
+    let pairs = |program: Program| -> Result<usize> {
+        let options = Options::default().target("sm_90a").device(DeviceChoice::None);
+        let planned = Backend::new(&options)?.plan(program);
+        Ok(planned.partition().kernels().filter(|(_, plan)| plan.pair.is_some()).count())
+    };
+    for format in [Format::ModelOpt, Format::ModelOptWeights, Format::CompressedTensors] {
+        let mut mixture = Mixture::new(format, Architecture::Qwen3(true), (5, 2), (64, 96), 12);
+        // Calibration of experts one by one gives rows without quantization in one op.
+        mixture.share_input_scales();
+        let apart = import_for_kernels(&mixture)?;
+        assert_eq!((products(&apart), pairs(apart)?), (3, 0), "{format:?}: each has scales of its own");
+        mixture.share_global_scales();
+        check(&mixture, 1)?;
+        let shared = import_for_kernels(&mixture)?;
+        assert_eq!((products(&shared), pairs(shared)?), (3, 1), "{format:?}");
+    }
+    Ok(())
+}
+
+/// The program of a mixture with bf16 activations, which kernels take.
+fn import_for_kernels(mixture: &Mixture) -> Result<Program> {
+    let folder = tempfile::tempdir()?;
+    mixture.write(folder.path(), 1)?;
+    let options = ImportOptions {
+        input_type: Some(ElementType::BF16),
+        output_type: Some(ElementType::BF16),
+        ..ImportOptions::default()
+    };
+    let imported = import(folder.path(), &options)?;
+    let written = write(&imported, &folder.path().join("programs"))?;
+    let name = mixture.path();
+    let file = &written.iter().find(|program| program.name == name).ok_or("it is not written")?.file;
+    Ok(read_program(file, 7)?.0)
 }
 
 #[test]

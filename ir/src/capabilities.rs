@@ -149,6 +149,8 @@ pub struct FormatCapability {
     pub batched: bool,
     /// The largest E of a `grouped_scaled_mma`; absent if the target has no kernel for it.
     pub max_groups: Option<u64>,
+    /// True if kernels compute a `masked_scaled_mma` of at most as many groups.
+    pub has_masked: bool,
     /// Element types of the tensors that a kernel writes, each with its multiple of N.
     pub outputs: Vec<OutputCapability>,
     /// Element types of C, each with its multiple of N.

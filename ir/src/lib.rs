@@ -119,6 +119,11 @@
 //! it, below 0 or above T is an error of the run; a kernel takes the nearest allowed one instead. alpha is one number, or
 //! one for each group.
 //!
+//! `masked_scaled_mma` is the same product for groups that have a matrix of A each: A `[E, M, K]`, result `[E, M, N]`. `i32`
+//! counts `[E]` replace offsets: group e has the first `counts[e]` rows of its matrix. A has anything in the other rows, and
+//! their result is not defined: here it is 0, and a kernel does not write it. A count below 0 or above M is an error of the
+//! run; a kernel takes the nearest allowed one instead.
+//!
 //! `mma` and the sums in `reduce`, `softmax` and `layer_norm` are computed in f64 with ascending indices and rounded
 //! once at the end. Elementwise functions are computed in f64 and rounded once. `max`, `min`, `relu` and `clamp`
 //! propagate NaN. `silu`, `gelu` and `gelu_tanh` are NaN at -inf, as their formulas are.

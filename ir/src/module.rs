@@ -65,7 +65,7 @@ pub struct Operation {
     pub results: Vec<Value>,
 }
 
-/// The operands of a `scaled_mma` or `grouped_scaled_mma` by role.
+/// The operands of a `scaled_mma`, `grouped_scaled_mma` or `masked_scaled_mma` by role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaledMmaOperands {
     /// A, `[.., M, K]`.
@@ -76,7 +76,7 @@ pub struct ScaledMmaOperands {
     pub b: Value,
     /// Scales of B, `[.., N, K/V]`.
     pub sfb: Value,
-    /// The end of each group of rows, `[E]`; absent in a `scaled_mma`.
+    /// The end of each group of rows, `[E]`, or the rows of each in a `masked_scaled_mma`; absent in a `scaled_mma`.
     pub offsets: Option<Value>,
     /// The factor of the product: an f32 scalar, or one for each group.
     pub alpha: Option<Value>,

@@ -15,7 +15,8 @@ pub enum OpKind {
     /// a has no sfa.
     ScaledMma(ScaledMma),
     /// Block-scaled multiplication of groups of rows with a matrix each: operands a `[T, K]`, sfa, b `[E, N, K]`, sfb and
-    /// offsets (`i32`, `[E]`), the end of each group, then `alpha` if present. A 16-bit a has no sfa.
+    /// offsets (`i32`, `[E]`), the end of each group, then `alpha` if present. A 16-bit a has no sfa. The masked form has a
+    /// `[E, M, K]` and counts instead: the rows that each group has in its matrix.
     GroupedScaledMma(GroupedScaledMma),
     /// Plain matrix multiplication of K-major operands: a `[.., M, K]`, b `[.., N, K]`, result `[.., M, N]`.
     Mma,
@@ -152,7 +153,8 @@ impl ScaledMma {
     }
 }
 
-/// Attributes of `grouped_scaled_mma`: the block, the number of positional operands, and the named operand.
+/// Attributes of `grouped_scaled_mma` and `masked_scaled_mma`: the block, the number of positional operands, and the named
+/// operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupedScaledMma {
     /// Elements of K per scale: 16 or 32.
@@ -161,12 +163,19 @@ pub struct GroupedScaledMma {
     pub weight_only: bool,
     /// True if the operand `alpha` is present.
     pub alpha: bool,
+    /// True for `masked_scaled_mma`: A has a matrix for each group, and counts replace offsets.
+    pub masked: bool,
 }
 
 impl GroupedScaledMma {
     /// The roles of the positional operands.
     pub fn positional(self) -> &'static [&'static str] {
-        if self.weight_only { &["a", "b", "sfb", "offsets"] } else { &["a", "sfa", "b", "sfb", "offsets"] }
+        match (self.weight_only, self.masked) {
+            (true, false) => &["a", "b", "sfb", "offsets"],
+            (false, false) => &["a", "sfa", "b", "sfb", "offsets"],
+            (true, true) => &["a", "b", "sfb", "counts"],
+            (false, true) => &["a", "sfa", "b", "sfb", "counts"],
+        }
     }
 
     /// The number of operands.
@@ -452,9 +461,10 @@ pub enum AttributeError {
 impl OpKind {
     /// The mnemonics of all ops.
     pub fn mnemonics() -> impl Iterator<Item = &'static str> {
-        const OTHERS: [&str; 25] = [
+        const OTHERS: [&str; 26] = [
             "scaled_mma",
             "grouped_scaled_mma",
+            "masked_scaled_mma",
             "mma",
             "swizzle_scales",
             "block_quantize",
@@ -494,6 +504,7 @@ impl OpKind {
     pub fn mnemonic(&self) -> &'static str {
         match self {
             OpKind::ScaledMma(_) => "scaled_mma",
+            OpKind::GroupedScaledMma(mma) if mma.masked => "masked_scaled_mma",
             OpKind::GroupedScaledMma(_) => "grouped_scaled_mma",
             OpKind::Mma => "mma",
             OpKind::SwizzleScales => "swizzle_scales",
@@ -594,7 +605,7 @@ impl OpKind {
     /// Builds the op with this mnemonic, these attributes and these named operands, in any order. The inverse of
     /// [`OpKind::mnemonic`], [`OpKind::attributes`] and [`OpKind::named_operands`]. `positional` is the number of
     /// positional operands: a `scaled_mma` of three is weight-only, and so is a
-    /// `grouped_scaled_mma` of four.
+    /// `grouped_scaled_mma` or `masked_scaled_mma` of four.
     ///
     /// # Errors
     /// If the mnemonic, an attribute or a named operand is unknown, or an attribute is missing or malformed.
@@ -614,10 +625,11 @@ impl OpKind {
                 c: named.take("c"),
                 beta: named.take("beta"),
             }),
-            "grouped_scaled_mma" => OpKind::GroupedScaledMma(GroupedScaledMma {
+            "grouped_scaled_mma" | "masked_scaled_mma" => OpKind::GroupedScaledMma(GroupedScaledMma {
                 block: reader.whole("block")?,
                 weight_only: positional == 4,
                 alpha: named.take("alpha"),
+                masked: mnemonic == "masked_scaled_mma",
             }),
             "mma" => OpKind::Mma,
             "swizzle_scales" => OpKind::SwizzleScales,

@@ -99,7 +99,7 @@ impl Facts {
     }
 }
 
-/// The extents and format of one `scaled_mma` or `grouped_scaled_mma`.
+/// The extents and format of one `scaled_mma`, `grouped_scaled_mma` or `masked_scaled_mma`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matmul {
     /// L: the product of the leading extents of A.
@@ -114,6 +114,8 @@ pub struct Matmul {
     pub b_batched: bool,
     /// E, the number of groups of rows, each with a matrix of B of its own; absent in a `scaled_mma`. L is then 1.
     pub groups: Option<Dim>,
+    /// True for a `masked_scaled_mma`. M then counts the rows of the matrices of all groups.
+    pub masked: bool,
     /// The format of operands and scales.
     pub format: BlockFormat,
     /// The layout of A's scales; `None` for a 16-bit A, which has none.

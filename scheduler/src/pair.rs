@@ -1,4 +1,4 @@
-//! Recognizes a `scaled_mma` whose even and odd columns an epilogue pairs.
+//! Recognizes a `scaled_mma` or `grouped_scaled_mma` whose even and odd columns an epilogue pairs.
 
 use fourfold_ir::{Dim, FormatCapability, Matmul, Op, OpKind, Program, SliceRange, Value};
 
@@ -13,7 +13,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) columns: &'a Dim,
 }
 
-/// Returns the halves of a `scaled_mma` if the target pairs columns and nothing else uses the product.
+/// Returns the halves of a product if the target pairs columns and nothing else uses the product.
 pub(crate) fn find_pair<'a>(
     program: &'a Program,
     matmul: &Matmul,
@@ -21,10 +21,6 @@ pub(crate) fn find_pair<'a>(
     op: Op,
 ) -> Option<Pair<'a>> {
     capability.pairs?;
-    // Kernels of groups of rows do not pair columns.
-    if matmul.groups.is_some() {
-        return None;
-    }
     let module = program.module();
     let &[result] = &module.ops[op].results[..] else { return None };
     let has_c = module.scaled_mma_operands(op)?.c.is_some();

@@ -172,11 +172,13 @@ pub struct Roles {
     pub outputs: Vec<(String, Value)>,
 }
 
-/// The groups of rows of a `grouped_scaled_mma`.
+/// The groups of rows of a `grouped_scaled_mma` or `masked_scaled_mma`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Groups {
-    /// The end of each group, `[E]`, ascending.
+    /// The end of each group, `[E]`, ascending; or the rows of each.
     pub offsets: Value,
+    /// True if each group has a matrix of A of its own, and `offsets` has its rows. M counts the rows of all matrices.
+    pub masked: bool,
     /// E, the number of groups.
     pub count: Dim,
     /// True if alpha has a value for each group. Otherwise it is a scalar.
@@ -194,7 +196,7 @@ pub struct Groups {
 /// extents applies to L·M.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaledMmaPlan {
-    /// The `scaled_mma` or `grouped_scaled_mma`.
+    /// The `scaled_mma`, `grouped_scaled_mma` or `masked_scaled_mma`.
     pub root: Op,
     /// The format of operands and scales.
     pub format: BlockFormat,

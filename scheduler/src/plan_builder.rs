@@ -70,7 +70,7 @@ pub(crate) fn build_plan(
         b_batched: matmul.b_batched,
         groups: operands.offsets.zip(matmul.groups.clone()).map(|(offsets, count)| {
             let has_alphas = operands.alpha.is_some_and(|alpha| !module.ty(alpha).is_scalar());
-            Groups { offsets, count, has_alphas }
+            Groups { offsets, masked: matmul.masked, count, has_alphas }
         }),
         a: operands.a,
         sfa: operands.sfa,

@@ -31,7 +31,7 @@ define_codes! {
     /// The op is a plain `mma`, which never becomes a kernel.
     NotScaledMma = "not_scaled_mma",
         "block-quantize both operands and multiply with scaled_mma, allow contract rules for a dequantized mma, or use the host's own GEMM";
-    /// The op is a `grouped_scaled_mma`, for which the target has no kernel.
+    /// The op is a `grouped_scaled_mma` or `masked_scaled_mma`, for which the target has no kernel.
     GroupedUnsupported = "grouped_unsupported",
         "nothing to do: the fallback runs it; kernels take FP4 weights";
     /// The op is not a `scaled_mma`, and it uses no result of a kernel.

@@ -104,17 +104,19 @@ pub(crate) fn accept<'a>(
         let what = format!("the operands are {format}; expected a format of {target}, which has {known}");
         return reject(ReasonCode::TargetLacksFormat, what);
     };
-    if matmul.groups.is_some() && capability.max_groups.is_none() {
-        let what = format!("{target} has no kernel for a grouped_scaled_mma of {format}");
+    let has_no_kernel = capability.max_groups.is_none() || (matmul.masked && !capability.has_masked);
+    if matmul.groups.is_some() && has_no_kernel {
+        let what = format!("{target} has no kernel for a {} of {format}", module.ops[op].kind.mnemonic());
         return reject(ReasonCode::GroupedUnsupported, what);
     }
     let of_a = operands.sfa.zip(matmul.sfa_layout).map(|(scales, layout)| ("A", scales, layout));
     // The rows of a group begin anywhere, so a grouped A has linear scales.
     let is_grouped = matmul.groups.is_some();
     for (role, scales, layout) in of_a.into_iter().chain([("B", operands.sfb, matmul.sfb_layout)]) {
-        if layout != ScaleLayout::Blocked && !(is_grouped && role == "A") {
+        let expected = if is_grouped && role == "A" { ScaleLayout::Linear } else { ScaleLayout::Blocked };
+        if layout != expected {
             let name = module.name_of(scales);
-            let what = format!("%{name}, the scales of {role}, are {layout}; expected blocked");
+            let what = format!("%{name}, the scales of {role}, are {layout}; expected {expected}");
             return reject(ReasonCode::ScaleLayout, what);
         }
     }

@@ -292,9 +292,12 @@ fn scaled(codes: &Tensor, scales: &Tensor, block: usize) -> Vec<f64> {
     codes.to_f64().iter().enumerate().map(|(i, v)| v * scales[i / block]).collect()
 }
 
-/// The groups of a `grouped_scaled_mma`.
+/// The groups of a `grouped_scaled_mma` or `masked_scaled_mma`.
 struct Groups {
+    /// The end of each group of rows, or the rows of each.
     ends: Vec<f64>,
+    /// The rows of a matrix of A, if each group has one.
+    rows: Option<usize>,
     alphas: Vec<f64>,
 }
 
@@ -303,12 +306,16 @@ impl Groups {
         let OpKind::GroupedScaledMma(attributes) = kind else { return None };
         let (positional, named) = operands.split_at(attributes.positional().len());
         let alphas = named.first().map_or(vec![1.0], |alpha| alpha.to_f64());
-        Some(Groups { ends: positional.last()?.to_f64(), alphas })
+        let rows = if attributes.masked { positional.first()?.dims().get(1).copied() } else { None };
+        Some(Groups { ends: positional.last()?.to_f64(), rows, alphas })
     }
 
     /// The group of a row, and its alpha.
     fn of_row(&self, row: usize) -> Option<(usize, f64)> {
-        let group = self.ends.iter().position(|end| (row as f64) < *end)?;
+        let group = match self.rows {
+            Some(rows) => Some(row / rows).filter(|group| ((row % rows) as f64) < self.ends[*group])?,
+            None => self.ends.iter().position(|end| (row as f64) < *end)?,
+        };
         Some((group, self.alphas.get(group).copied().unwrap_or(self.alphas[0])))
     }
 }

@@ -10,13 +10,14 @@ use std::collections::HashMap;
 use fourfold::Planned;
 use fourfold_executor::{Ran, Run, RunReason};
 use fourfold_ir::sample::Rule;
-use fourfold_ir::{Bound, Module, Symbol, Tensor, TensorError, Value};
+use fourfold_ir::{Bound, Entity, Module, OpKind, Symbol, Tensor, TensorError, Value};
 use fourfold_scheduler::Plan;
 use serde::Serialize;
 
 use super::rows::{axes, compared, gather_all, has_zero_padding};
 use crate::error::Error;
 use crate::tolerance::{Compared, SegmentOps, compare_plan};
+use crate::unused_rows::{counts_of_values, without_unused_rows};
 
 /// The outcome of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -61,18 +62,23 @@ impl Comparison<'_> {
     pub(super) fn check(&self) -> Result<Checked, Error> {
         let mut checked = Checked { ok: true, ..Checked::default() };
         let module = self.planned.program().module();
+        let counts = counts_of_values(self.planned.program());
         let mut last: HashMap<Value, Tensor> = HashMap::new();
         for (value, bytes) in self.last {
             let name = module.name_of(*value);
             let Some(kept) = self.run.value(*value) else { return Err(Error::NotKept(name.to_owned())) };
-            let wrong = kept.bytes().iter().zip(bytes).filter(|(kept, last)| kept != last).count();
+            let (dims, layout) = (kept.dims().to_vec(), kept.layout());
+            let tensor = Tensor::new(kept.element(), dims, layout, bytes.clone());
+            let tensor = tensor.map_err(|error| failed(module, *value, error))?;
+            let counts = counts[value.index()].and_then(|counts| self.value(counts));
+            let defined = counts.and_then(|counts| without_unused_rows(&tensor, kept, counts));
+            let tensor = defined.unwrap_or(tensor);
+            let wrong = kept.bytes().iter().zip(tensor.bytes()).filter(|(kept, last)| kept != last).count();
             if wrong > 0 && self.is_reproducible() {
                 checked.mismatches += wrong;
                 checked.fail(format!("%{name}: {wrong} bytes of the last replay differ from those of a run"));
             }
-            let (dims, layout) = (kept.dims().to_vec(), kept.layout());
-            let tensor = Tensor::new(kept.element(), dims, layout, bytes.clone());
-            last.insert(*value, tensor.map_err(|error| failed(module, *value, error))?);
+            last.insert(*value, tensor);
         }
         let positions = self.rows.and_then(|(symbol, extent)| {
             let chosen = compared(module, &self.bound.symbols, symbol, extent)?;
@@ -92,9 +98,21 @@ impl Comparison<'_> {
         !self.planned.partition().plans().any(|(_, plan)| matches!(plan, Plan::Mma(_)))
     }
 
-    /// Returns true if every value between segments has its rows along axes.
+    /// Returns the tensor of an input or of a value of the run.
+    fn value(&self, value: Value) -> Option<&Tensor> {
+        let inputs = &self.planned.program().module().inputs;
+        match inputs.iter().position(|input| *input == value) {
+            Some(position) => self.bound.inputs.get(position).copied(),
+            None => self.run.value(value),
+        }
+    }
+
+    /// Returns true if every value between segments has its rows along axes. Groups of rows are those of all rows.
     fn is_by_rows(&self, symbol: Symbol) -> bool {
         let module = self.planned.program().module();
+        if module.ops.values().any(|operation| matches!(operation.kind, OpKind::GroupedScaledMma(_))) {
+            return false;
+        }
         let segments = self.planned.partition().segments.iter();
         let mut values = segments.flat_map(|segment| segment.inputs.iter().chain(&segment.outputs));
         values.all(|value| axes(module, *value, symbol).is_some())

@@ -419,9 +419,14 @@ fn quantized_name(element: ElementType, is_mx: bool) -> String {
 }
 
 /// Returns a readable name of a kernel from its format, epilogue and outputs, such as
-/// `nvfp4_scaled_mm+alpha+add+gelu>bf16`, or `nvfp4_grouped_scaled_mm>bf16` for rows in groups.
+/// `nvfp4_scaled_mm+alpha+add+gelu>bf16`, or `nvfp4_grouped_scaled_mm>bf16` and `nvfp4_masked_scaled_mm>bf16` for rows in
+/// groups.
 pub fn kernel_name(plan: &ScaledMmaPlan) -> String {
-    let grouped = if plan.groups.is_some() { "grouped_" } else { "" };
+    let grouped = match &plan.groups {
+        Some(groups) if groups.masked => "masked_",
+        Some(_) => "grouped_",
+        None => "",
+    };
     let mut name = format!("{}_{grouped}scaled_mm", plan.format);
     let parts = [
         (plan.pair.is_some(), "pair"),

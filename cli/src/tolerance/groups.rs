@@ -1,15 +1,18 @@
-//! The groups of rows of a `grouped_scaled_mma` in one run.
+//! The groups of rows of a `grouped_scaled_mma` or `masked_scaled_mma` in one run.
 
 use fourfold_executor::fallback::{GroupedOperands, grouped_scaled_mma};
 use fourfold_ir::{ElementType, Tensor, Value};
 
-use super::KernelRun;
+use super::{Got, KernelRun, Values};
 use crate::error::Error;
+use crate::unused_rows::without_unused_rows;
 
 /// The rows of each group, and its alpha.
 pub(super) struct GroupRows {
-    /// The end of each group.
+    /// The end of each group, or its rows.
     ends: Vec<usize>,
+    /// The rows of a matrix of A, if each group has one.
+    rows: Option<usize>,
     /// One alpha, or one for each group; 1 without alpha.
     alphas: Vec<f32>,
 }
@@ -17,6 +20,9 @@ pub(super) struct GroupRows {
 impl GroupRows {
     /// Returns the group of a row; `None` for a row of no group.
     pub(super) fn of_row(&self, row: usize) -> Option<usize> {
+        if let Some(rows) = self.rows {
+            return Some(row / rows).filter(|group| row % rows < self.ends[*group]);
+        }
         // Ends ascend, and an empty group is never the first with a greater end.
         Some(self.ends.partition_point(|end| *end <= row)).filter(|group| *group < self.ends.len())
     }
@@ -37,7 +43,24 @@ impl KernelRun<'_> {
             Some(alpha) => self.run.operand(alpha)?.to_f32(),
             None => vec![1.0],
         };
-        Ok(Some(GroupRows { ends: ends.into_iter().map(|end| end as usize).collect(), alphas }))
+        let rows = if groups.masked { self.run.operand(self.plan.a)?.dims().get(1).copied() } else { None };
+        let ends = ends.into_iter().map(|end| end as usize).collect();
+        Ok(Some(GroupRows { ends, rows, alphas }))
+    }
+
+    /// Returns the outputs with the expected elements in rows that no group uses, if there are such rows.
+    pub(super) fn defined(&self, values: &Values, got: &Got<'_>) -> Result<Values, Error> {
+        let mut defined = Values::new();
+        let Some(groups) = self.plan.groups.as_ref().filter(|groups| groups.masked) else {
+            return Ok(defined);
+        };
+        let counts = self.run.operand(groups.offsets)?;
+        for value in self.plan.written() {
+            let want = self.run.take(values, value)?;
+            let patched = without_unused_rows(self.run.got(got, value)?, &want, counts);
+            defined.extend(patched.map(|patched| (value, patched)));
+        }
+        Ok(defined)
     }
 
     /// Returns the product of each row of A with the matrix of its group. Rows of no group give 0.

@@ -1,5 +1,6 @@
 //! Tests that a wrong kernel is never accepted: results are altered slightly, in each way that occurs.
 
+mod masked;
 mod outputs;
 
 use fourfold_ir::sample::{self, Recipe, Rule};

@@ -124,11 +124,12 @@ pub(crate) struct Context {
     shared_bytes: &'static str,
 }
 
-/// The alpha of groups of rows: one for each group, one for all, or none.
+/// The alpha of groups of rows: one for each group, one for all, or none; and their form.
 #[derive(Serialize)]
 struct GroupsView {
     has_alpha: bool,
     has_alphas: bool,
+    is_masked: bool,
 }
 
 /// An input of the epilogue function: its name, the expression that reads it, and its address.
@@ -181,9 +182,11 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         has_blocks: outputs::has_blocks(epilogue),
         is_simple: epilogue.only_values(),
         has_pair: epilogue.pair,
-        groups: configuration
-            .groups
-            .map(|Groups { has_alphas }| GroupsView { has_alpha: epilogue.alpha, has_alphas }),
+        groups: configuration.groups.map(|Groups { has_alphas }| GroupsView {
+            has_alpha: epilogue.alpha,
+            has_alphas,
+            is_masked: configuration.masked,
+        }),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),
         element_b: element_of(configuration.format.b),

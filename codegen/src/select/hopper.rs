@@ -125,20 +125,26 @@ const fn of_groups(max_m: u32, tile: Tile) -> Choice {
 pub(crate) fn choose_of_groups(
     format: BlockFormat,
     groups: Groups,
+    masked: bool,
     problem: Extents,
     count: Option<u64>,
 ) -> Option<(Configuration, String)> {
     if !HOPPER_GROUPS.contains(&format) {
         return None;
     }
-    let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(count.max(1)));
+    // Groups are assumed to use a quarter of the rows of their matrices.
+    let parts = if masked { 4 } else { 1 };
+    let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(parts * count.max(1)));
     let (configuration, why) =
         choose_of(Cow::Borrowed(&OF_GROUPS), format, Extents { m: mean, ..problem }, true)?;
     let why = match mean {
-        Some(mean) => format!("{mean} rows per group: {}", why.split_once(": ").map_or("", |it| it.1)),
+        Some(mean) => {
+            let expected = if masked { "expected " } else { "" };
+            format!("{mean} {expected}rows per group: {}", why.split_once(": ").map_or("", |it| it.1))
+        }
         None => "M is unknown: the mean rows of a group select its tile".to_owned(),
     };
-    Some((Configuration { groups: Some(groups), ..configuration }, why))
+    Some((Configuration { groups: Some(groups), masked, ..configuration }, why))
 }
 
 fn choose_of(
@@ -171,7 +177,7 @@ fn choose_of(
         (Some(m), _) => format!("M = {m}: N and K of each call select its tile"),
         (None, _) => "M is unknown: the extents of each call select its tile".to_owned(),
     };
-    Some((Configuration { format, groups: None, variants, table: lines }, why))
+    Some((Configuration { format, groups: None, masked: false, variants, table: lines }, why))
 }
 
 #[cfg(test)]

@@ -107,6 +107,16 @@ pub enum FallbackError {
         /// The number of rows.
         rows: usize,
     },
+    /// A count of a `masked_scaled_mma` is negative or exceeds the rows of a matrix of A.
+    #[error("count {count}, element {position} of the counts, is outside 0..={rows}")]
+    GroupCount {
+        /// The position among the counts.
+        position: usize,
+        /// The count.
+        count: i32,
+        /// The rows of a matrix of A.
+        rows: usize,
+    },
     /// An id of a `group_rows` is not that of a group.
     #[error("id {id}, element {position} of the ids, is not one of {groups} groups")]
     Group {
@@ -149,7 +159,8 @@ impl From<ScaledMmaError> for FallbackError {
 /// # Errors
 /// When a tensor does not have its operand's type under these symbol values, a result's extents are invalid, an index of
 /// a `gather` or `scatter_add` is outside its axis, an id of a `group_rows` is not that of a group, an offset
-/// of a `grouped_scaled_mma` is not a place among the rows, or memory is insufficient.
+/// of a `grouped_scaled_mma` is not a place among the rows, a count of a `masked_scaled_mma` exceeds them, or memory is
+/// insufficient.
 pub fn run_op(
     program: &Program,
     op: Op,

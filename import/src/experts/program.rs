@@ -29,7 +29,8 @@ pub(crate) fn program(
     let x = draft.builder.input("x", TensorType::new(vec![m.clone(), hidden.clone()], types.input));
     // M times the experts of each row: a symbol times a constant fits an extent.
     let rows = m.times(&Dim::fixed(experts.top)).unwrap_or_else(|| m.clone());
-    let mut body = Body { draft, experts, input: types.input, m, rows, quantized: Vec::new() };
+    let mut body =
+        Body { draft, experts, input: types.input, m, rows, quantized: Vec::new(), alphas: Vec::new() };
     let (weights, ids) = body.routed(x);
     let sorted = body.sorted(x, ids);
     let gated = body.gated(&sorted);
@@ -77,6 +78,8 @@ struct Body<'a, 'b> {
     rows: Dim,
     /// The values that were quantized for a projection, which others may share.
     quantized: Vec<(Value, &'a Stack<'b>, Quantized)>,
+    /// The alphas of projections, each with the factor of x.
+    alphas: Vec<(Option<Value>, &'a Stack<'b>, Option<Value>)>,
 }
 
 impl<'a, 'b> Body<'a, 'b> {
@@ -228,14 +231,13 @@ impl<'a, 'b> Body<'a, 'b> {
             let blocked = format!("{name}.w.blocked");
             w_scales = self.draft.builder.swizzle_scales(&blocked, w_scales, ScaleLayout::Blocked);
         }
-        let b_factor = self.draft.scalars(&format!("{name}.w.global"), &stack.weight_scales());
-        let alpha = match (a_factor, b_factor) {
-            (Some(left), Some(right)) => {
-                Some(self.binary(&format!("{name}.alpha"), BinaryKind::Mul, left, right))
-            }
-            (one, other) => one.or(other),
+        let alpha = self.alpha(name, a_factor, stack);
+        let kind = GroupedScaledMma {
+            block,
+            weight_only: a_scales.is_none(),
+            alpha: alpha.is_some(),
+            masked: false,
         };
-        let kind = GroupedScaledMma { block, weight_only: a_scales.is_none(), alpha: alpha.is_some() };
         let operands: Vec<Value> =
             std::iter::once(a).chain(a_scales).chain([w, w_scales, sorted.ends]).chain(alpha).collect();
         let shape = vec![self.rows.clone(), Dim::fixed(first.n)];
@@ -249,6 +251,26 @@ impl<'a, 'b> Body<'a, 'b> {
         let rows =
             self.op(&format!("{name}.bias.rows"), gather, &[biases, sorted.experts], shape, bias.element);
         self.binary(&format!("{name}.biased"), BinaryKind::Add, product, rows)
+    }
+
+    /// The factor of the products of each expert. Projections with the same factors share the value: gate and up then
+    /// become one product.
+    fn alpha(&mut self, name: &str, of_x: Option<Value>, stack: &'a Stack<'b>) -> Option<Value> {
+        let is_same = |(factor, other, _): &&(Option<Value>, &Stack<'_>, Option<Value>)| {
+            *factor == of_x && stack.has_weight_scales_of(other)
+        };
+        if let Some((.., alpha)) = self.alphas.iter().find(is_same) {
+            return *alpha;
+        }
+        let of_weights = self.draft.scalars(&format!("{name}.w.global"), &stack.weight_scales());
+        let alpha = match (of_x, of_weights) {
+            (Some(left), Some(right)) => {
+                Some(self.binary(&format!("{name}.alpha"), BinaryKind::Mul, left, right))
+            }
+            (one, other) => one.or(other),
+        };
+        self.alphas.push((of_x, stack, alpha));
+        alpha
     }
 
     /// Quantizes rows, unless another projection has quantized them in the same way.

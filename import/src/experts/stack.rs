@@ -90,6 +90,12 @@ impl<'a> Stack<'a> {
             && pairs.all(|(one, other)| one.activation.equals(&other.activation))
     }
 
+    /// Returns true if the weight of each expert has the global scale of the same expert of another projection.
+    pub(crate) fn has_weight_scales_of(&self, other: &Stack<'_>) -> bool {
+        let (own, others) = (self.weight_scales(), other.weight_scales());
+        own.len() == others.len() && own.iter().zip(others).all(|(one, other)| one.equals(other))
+    }
+
     /// The global scales of x.
     pub(crate) fn activation_scales(&self) -> Vec<&'a Scalar> {
         let scale = |expert: &&'a Linear| match &expert.activation {

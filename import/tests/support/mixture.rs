@@ -232,6 +232,13 @@ impl Mixture {
         }
     }
 
+    /// Gives gate and up of each expert the same global scale, as exporters that fuse them do.
+    pub(crate) fn share_global_scales(&mut self) {
+        for [gate, up, _] in &mut self.experts {
+            up.global = gate.global;
+        }
+    }
+
     /// The path of the block.
     pub(crate) fn path(&self) -> &'static str {
         match self.architecture {

@@ -32,7 +32,7 @@ pub(super) fn scaled_mma(attributes: ScaledMma, operands: &[&Tensor]) -> Vec<f64
 }
 
 /// Computes alpha · Σ_k (a·sfa)(b·sfb) of each row of A with the matrix of its group, as [`scaled_mma`]. Rows of no
-/// group give 0. Offsets ascend and are at most the number of rows.
+/// group give 0. Offsets ascend and are at most the number of rows. Counts are at most the rows of a matrix.
 pub(super) fn grouped_scaled_mma(attributes: GroupedScaledMma, operands: &[&Tensor]) -> Vec<f64> {
     let (positional, named) = operands.split_at(attributes.positional().len());
     let (a, sfa, b, sfb, offsets) = match *positional {
@@ -41,14 +41,20 @@ pub(super) fn grouped_scaled_mma(attributes: GroupedScaledMma, operands: &[&Tens
         _ => unreachable!("a grouped_scaled_mma has four or five positional operands"),
     };
     let product = products((a, sfa), (b, sfb), attributes.block as usize);
-    let (_, rows, _) = matrices(a);
+    let (of_a, rows, _) = matrices(a);
     let (_, n, _) = matrices(b);
     let ends = offsets.to_f64();
-    let alphas = named.first().map(|alpha| alpha.to_f32());
-    let mut values = Vec::with_capacity(rows * n);
-    for row in 0..rows {
+    let group_of = |row: usize| {
+        if attributes.masked {
+            return Some(row / rows).filter(|group| ((row % rows) as f64) < ends[*group]);
+        }
         // An empty group ends where the one before it does, so it is never the first with a greater end.
-        let Some(group) = ends.iter().position(|end| (row as f64) < *end) else {
+        ends.iter().position(|end| (row as f64) < *end)
+    };
+    let alphas = named.first().map(|alpha| alpha.to_f32());
+    let mut values = Vec::with_capacity(of_a * rows * n);
+    for row in 0..of_a * rows {
+        let Some(group) = group_of(row) else {
             values.extend(std::iter::repeat_n(0.0, n));
             continue;
         };

@@ -115,6 +115,18 @@ pub enum InterpretError {
         /// The number of rows.
         rows: usize,
     },
+    /// A count of a `masked_scaled_mma` is negative or exceeds the rows of a matrix of A.
+    #[error("`{place}`: count {count}, element {position} of the counts, is outside 0..={rows}")]
+    GroupCount {
+        /// The op.
+        place: String,
+        /// The position among the counts.
+        position: usize,
+        /// The count.
+        count: i32,
+        /// The rows of a matrix of A.
+        rows: usize,
+    },
     /// A given tensor differs from the type in the program.
     #[error("`{place}`: `%{name}` is {expected}, but its tensor is {found}")]
     Type {
@@ -197,7 +209,10 @@ pub fn interpret_op(
         OpKind::ScatterAdd => check_indices(&place, operands[1], 0, results[0].dims[0])?,
         OpKind::GroupedScaledMma(mma) => {
             let offsets = operands[mma.positional().len() - 1];
-            check_offsets(&place, offsets, operands[0].dims()[0])?;
+            match (mma.masked, operands[0].dims()) {
+                (true, [_, rows, _]) => check_counts(&place, offsets, *rows)?,
+                (_, dims) => check_offsets(&place, offsets, dims[0])?,
+            }
         }
         OpKind::GroupRows { groups } => check_groups(&place, operands[0], groups)?,
         _ => {}
@@ -215,6 +230,18 @@ fn check_groups(place: &str, ids: &Tensor, groups: u32) -> Result<(), InterpretE
         Some(position) => {
             let (place, id) = (place.to_owned(), ids[position] as i32);
             Err(InterpretError::Group { place, position, id, groups })
+        }
+    }
+}
+
+/// Checks that every count of a `masked_scaled_mma` is one of rows of a matrix.
+fn check_counts(place: &str, counts: &Tensor, rows: usize) -> Result<(), InterpretError> {
+    let counts = counts.to_f64();
+    match counts.iter().position(|count| !(0.0..=rows as f64).contains(count)) {
+        None => Ok(()),
+        Some(position) => {
+            let count = counts[position] as i32;
+            Err(InterpretError::GroupCount { place: place.to_owned(), position, count, rows })
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Integers that ops use as the ends of groups or as indices. Most others would make the run fail.
+//! Integers that ops use as the ends or the rows of groups, or as indices. Most others would make the run fail.
 
 use super::SplitMix64;
 use crate::bind::concrete_dims;
@@ -12,6 +12,8 @@ use crate::types::{ElementType, SymbolValues};
 pub(super) enum Numbers {
     /// Ends of groups: they ascend, and the last is at most this number of rows.
     Ends(usize),
+    /// Rows of groups, each at most this number.
+    Counts(usize),
     /// Indices below an extent.
     Below(usize),
 }
@@ -22,6 +24,14 @@ impl Numbers {
         match (self, other) {
             (Numbers::Ends(one), Numbers::Ends(other)) => Numbers::Ends(one.min(other)),
             (Numbers::Below(one), Numbers::Below(other)) => Numbers::Below(one.min(other)),
+            (Numbers::Counts(one), Numbers::Counts(other)) => Numbers::Counts(one.min(other)),
+            (Numbers::Counts(one), Numbers::Ends(other)) | (Numbers::Ends(one), Numbers::Counts(other)) => {
+                Numbers::Ends(one.min(other))
+            }
+            (Numbers::Counts(rows), Numbers::Below(extent))
+            | (Numbers::Below(extent), Numbers::Counts(rows)) => {
+                Numbers::Counts(rows.min(extent.saturating_sub(1)))
+            }
             (Numbers::Ends(rows), Numbers::Below(extent)) | (Numbers::Below(extent), Numbers::Ends(rows)) => {
                 Numbers::Ends(rows.min(extent.saturating_sub(1)))
             }
@@ -44,7 +54,9 @@ pub(super) fn accepted(program: &Program, value: Value, symbols: &SymbolValues) 
         let is_operand = |at: usize| operand(at) == Some(value);
         let numbers = match &operation.kind {
             OpKind::GroupedScaledMma(mma) if is_operand(mma.positional().len() - 1) => {
-                operand(0).and_then(|a| extent_of(a, 0)).map(Numbers::Ends)
+                let (axis, numbers): (_, fn(usize) -> Numbers) =
+                    if mma.masked { (1, Numbers::Counts) } else { (0, Numbers::Ends) };
+                operand(0).and_then(|a| extent_of(a, axis)).map(numbers)
             }
             OpKind::Gather { axis } if is_operand(1) => {
                 operand(0).and_then(|x| extent_of(x, *axis as usize)).map(Numbers::Below)
@@ -77,6 +89,7 @@ pub(super) fn draw(numbers: Numbers, count: usize, seed: u64, random: &mut Split
             });
             ends.collect()
         }
+        Numbers::Counts(rows) => Distribution::of_seed(seed).counts(count, rows, random),
     };
     let code = |number: usize| i32::try_from(number).unwrap_or(i32::MAX).to_le_bytes();
     numbers.into_iter().flat_map(code).collect()
@@ -111,6 +124,23 @@ impl Distribution {
     /// The distribution of a seed.
     pub fn of_seed(seed: u64) -> Distribution {
         Distribution::ALL[(seed % Distribution::ALL.len() as u64) as usize]
+    }
+
+    /// Rows of groups that have a matrix of `rows` rows each.
+    fn counts(self, groups: usize, rows: usize, random: &mut SplitMix64) -> Vec<usize> {
+        let mut below = |extent: usize| random.below(extent as u64) as usize;
+        match self {
+            Distribution::Equal => vec![rows; groups],
+            Distribution::Uniform => (0..groups).map(|_| below(rows + 1)).collect(),
+            Distribution::One => {
+                let one = if groups == 0 { 0 } else { below(groups) };
+                (0..groups).map(|group| if group == one { rows } else { 0 }).collect()
+            }
+            Distribution::Sparse => {
+                (0..groups).map(|_| if below(2) == 0 { 0 } else { below(rows + 1) }).collect()
+            }
+            Distribution::Single => vec![rows.min(1); groups],
+        }
     }
 
     fn sizes(self, groups: usize, rows: usize, random: &mut SplitMix64) -> Vec<usize> {

@@ -380,6 +380,31 @@ fn ends_of_groups_have_the_distribution_of_the_seed() {
 }
 
 #[test]
+fn counts_of_groups_have_the_distribution_of_the_seed() {
+    let text = "fir 1
+func @main(%x: tensor<[40, M, 32], bf16>, %w: tensor<[40, 6, 32], f4E2M1FN>,
+    %sw: tensor<[40, 6, 2], f8E4M3FN, linear>, %counts: tensor<[40], i32>) {
+  %d = masked_scaled_mma %x, %w, %sw, %counts {block = 16} : tensor<[40, M, 6], f32>
+  return %d
+}";
+    let program = crate::load(text).unwrap().0;
+    for (seed, rows) in (0..25).flat_map(|seed| [1, 7, 64].map(|rows| (seed, rows))) {
+        let drawn = inputs(&program, &recipe(Rule::Exact, seed, rows)).unwrap();
+        let bound = crate::bind::bind(&program, &drawn).unwrap();
+        interpret(&program, &bound).expect("no count exceeds the rows");
+        let counts = drawn["counts"].to_f64();
+        let of = |number: f64| counts.iter().filter(|count| **count == number).count();
+        match Distribution::of_seed(seed) {
+            Distribution::Equal => assert_eq!(of(rows as f64), 40),
+            Distribution::Uniform => assert!(of(0.0) < 40 && of(rows as f64) < 40),
+            Distribution::One => assert_eq!((of(0.0), of(rows as f64)), (39, 1)),
+            Distribution::Sparse => assert!((10..40).contains(&of(0.0))),
+            Distribution::Single => assert_eq!(of(1.0), 40),
+        }
+    }
+}
+
+#[test]
 fn ends_of_groups_that_are_indices_too_are_below_the_extent() {
     let text = "fir 1
 func @main(%x: tensor<[M, 32], bf16>, %w: tensor<[4, 6, 32], f4E2M1FN>, %sw: tensor<[4, 6, 2], f8E4M3FN, linear>,

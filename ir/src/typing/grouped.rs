@@ -1,4 +1,4 @@
-//! The typing rule of `grouped_scaled_mma`.
+//! The typing rule of `grouped_scaled_mma` and `masked_scaled_mma`.
 
 use super::matmul::{checked_block, require_blocks, require_formats};
 use super::{ARITHMETIC, Elements, INTEGER, Site, Slot};
@@ -19,16 +19,21 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) -> 
 
     let block = checked_block(site, mma.block);
     require_formats(site, (a, sfa), (b, sfb), mma.block);
-    if let Some(sfa) = sfa.filter(|sfa| sfa.ty.layout == Some(ScaleLayout::Blocked)) {
+    if let Some(sfa) = sfa.filter(|sfa| !mma.masked && sfa.ty.layout == Some(ScaleLayout::Blocked)) {
         let (value, ty) = (site.name(sfa), site.ty(sfa));
         site.errors.push(Kind::GroupedLayout { value, ty });
     }
     site.require_element(offsets, INTEGER);
     site.require_result_among(site.result(0), ARITHMETIC);
-    let (a_fits, b_fits) = (require_exact_rank(site, a, 2), require_exact_rank(site, b, 3));
-    let ([rows, a_k], [groups, n, b_k], true) = (a.shape(), b.shape(), a_fits && b_fits) else {
+    let a_rank = if mma.masked { 3 } else { 2 };
+    let (a_fits, b_fits) = (require_exact_rank(site, a, a_rank), require_exact_rank(site, b, 3));
+    let ([of_a @ .., rows, a_k], [groups, n, b_k], true) = (a.shape(), b.shape(), a_fits && b_fits) else {
         return None;
     };
+    if mma.masked && of_a != std::slice::from_ref(groups) {
+        let (a, a_ty, b, b_ty) = (site.name(a), site.ty(a), site.name(b), site.ty(b));
+        site.errors.push(Kind::BatchMismatch { a, a_ty, b, b_ty });
+    }
     if a_k != b_k {
         let (a, a_ty, b, b_ty) = (site.name(a), site.ty(a), site.name(b), site.ty(b));
         site.errors.push(Kind::KMismatch { a, a_ty, b, b_ty });
@@ -46,14 +51,16 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) -> 
             site.require_operand_shape(alpha, std::slice::from_ref(groups));
         }
     }
-    site.require_result_shape(site.result(0), &[rows.clone(), n.clone()]);
+    let shape: Vec<Dim> = of_a.iter().chain([rows, n]).cloned().collect();
+    site.require_result_shape(site.result(0), &shape);
     Some(Matmul {
         batch: Dim::fixed(1),
-        m: rows.clone(),
+        m: if mma.masked { groups.times(rows)? } else { rows.clone() },
         n: n.clone(),
         k: a_k.clone(),
         b_batched: false,
         groups: Some(groups.clone()),
+        masked: mma.masked,
         format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfb.ty.element, block: mma.block },
         sfa_layout: sfa.and_then(|sfa| sfa.ty.layout),
         sfb_layout: sfb.ty.layout?,

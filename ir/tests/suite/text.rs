@@ -32,7 +32,10 @@ func @layer.0(
     %we: tensor<[7, 1536, 64], f4E2M1FN>,
     %swe: tensor<[7, 1536, 2], f8E8M0FNU, linear>,
     %en: tensor<[7], i32>,
-    %ae: tensor<[7], f32>
+    %ae: tensor<[7], f32>,
+    %me: tensor<[7, M, 64], f8E5M2>,
+    %sme: tensor<[7, M, 2], f8E8M0FNU, blocked>,
+    %he: tensor<[7, M, 64], f16>
 ) {
   %sw = swizzle_scales %w_scale : tensor<[1536, 24], f8E4M3FN, blocked>
   %acc = scaled_mma %fc1.input, %sx, %w, %sw {block = 16} : tensor<[M, 1536], f32>
@@ -43,6 +46,8 @@ func @layer.0(
   %acc6 = scaled_mma %six, %smx, %mx, %smx {block = 32} : tensor<[4*M*B, 4*M*B], f32>
   %gm = grouped_scaled_mma %mx, %smx, %we, %swe, %en {block = 32} : tensor<[4*M*B, 1536], f32>
   %gm2 = grouped_scaled_mma %mx, %smx, %we, %swe, %en, alpha = %ae {block = 32} : tensor<[4*M*B, 1536], bf16>
+  %mm = masked_scaled_mma %me, %sme, %we, %swe, %en {block = 32} : tensor<[7, M, 1536], f32>
+  %mm2 = masked_scaled_mma %he, %we, %swe, %en, alpha = %ae {block = 32} : tensor<[7, M, 1536], bf16>
   %six.wide = convert %six : tensor<[4*M*B, 64], f32>
   %six.other = convert %six.wide : tensor<[4*M*B, 64], f6E3M2FN>
   %m = mma %x, %x : tensor<[M, M], f32>

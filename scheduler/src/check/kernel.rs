@@ -136,13 +136,20 @@ impl<'a> Checker<'a> {
         else {
             return self.shape("A or B is not a matrix");
         };
-        self.field("m", &plan.m, m);
+        let masked = matches!(self.module.ops[plan.root].kind, OpKind::GroupedScaledMma(mma) if mma.masked);
+        // The matrices of groups are consecutive rows of one.
+        let (a_leading, m) = match dim_product(a_leading).and_then(|matrices| matrices.times(m)) {
+            Some(rows) if masked => (&[][..], rows),
+            _ => (a_leading, m.clone()),
+        };
+        self.field("m", &plan.m, &m);
         self.field("n", &plan.n, n);
         self.field("k", &plan.k, k);
         self.field("k", &plan.k, b_k);
         self.field("batch", &Some(plan.batch.clone()), &dim_product(a_leading));
         let groups = offsets.map(|offsets| Groups {
             offsets,
+            masked,
             count: b_leading.first().cloned().unwrap_or(Dim::fixed(0)),
             has_alphas: alpha
                 .is_some_and(|alpha| self.module.ty(alpha).shape.iter().any(|dim| known(dim) != Some(1))),
@@ -161,6 +168,7 @@ impl<'a> Checker<'a> {
         self.rule(known(&plan.k) != Some(0) && known(&plan.n) != Some(0), || "K or N is 0".to_owned());
         if let Some(groups) = &plan.groups {
             self.rule(rules.max_groups.is_some(), || "groups of rows are not supported".to_owned());
+            self.rule(rules.has_masked || !groups.masked, || "counts of rows are not supported".to_owned());
             self.rule(known(&groups.count) != Some(0), || "E is 0".to_owned());
             let is_value = |output: &KernelOutput| matches!(output.kind, OutputKind::Value { .. });
             self.rule(plan.outputs.iter().all(is_value), || {

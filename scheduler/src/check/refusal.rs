@@ -18,9 +18,9 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         }
     };
     holds(capabilities.target == "cpu", ReasonCode::CpuTarget);
-    let block = match module.ops[op].kind {
-        OpKind::ScaledMma(mma) => mma.block,
-        OpKind::GroupedScaledMma(mma) => mma.block,
+    let (block, masked) = match module.ops[op].kind {
+        OpKind::ScaledMma(mma) => (mma.block, false),
+        OpKind::GroupedScaledMma(mma) => (mma.block, mma.masked),
         _ => return vec![ReasonCode::OperandLayout],
     };
     let (Some(operands), Some(&result)) = (module.scaled_mma_operands(op), module.ops[op].results.first())
@@ -34,7 +34,7 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     let format = BlockFormat { a: a.element, b: b.element, scale: sfb.element, block };
     holds(!format.is_standard(), ReasonCode::ScaleDtype);
     let is_linear = |ty: &TensorType| ty.layout != Some(ScaleLayout::Blocked);
-    holds(sfa.filter(|_| !is_grouped).into_iter().chain([sfb]).any(is_linear), ReasonCode::ScaleLayout);
+    holds(sfa.is_some_and(|sfa| is_linear(sfa) != is_grouped) || is_linear(sfb), ReasonCode::ScaleLayout);
     let Some(rules) = capabilities.format(format) else {
         let not_emulated = capabilities.not_emulated.contains(&format);
         let narrow = match format.scale {
@@ -52,11 +52,19 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         holds(format.is_standard(), lacks);
         return codes;
     };
-    let ([leading @ .., m, k], [b_leading @ .., n, _]) = (&a.shape[..], &b.shape[..]) else {
+    let ([leading @ .., rows, k], [b_leading @ .., n, _]) = (&a.shape[..], &b.shape[..]) else {
         return vec![ReasonCode::OperandLayout];
     };
+    // The matrices of groups are consecutive rows of one.
+    let (leading, m) = if masked {
+        (&[][..], dim_product(&[leading, std::slice::from_ref(rows)].concat()))
+    } else {
+        (leading, Some(rows.clone()))
+    };
+    let Some(m) = &m else { return vec![ReasonCode::OperandLayout] };
     if is_grouped {
-        holds(rules.max_groups.is_none(), ReasonCode::GroupedUnsupported);
+        let has_kernels = rules.max_groups.is_some() && (rules.has_masked || !masked);
+        holds(!has_kernels, ReasonCode::GroupedUnsupported);
         let groups = b_leading.first().and_then(known);
         let exceeds =
             groups.is_some_and(|groups| groups == 0 || rules.max_groups.is_some_and(|most| most < groups));

@@ -22,6 +22,7 @@ mod cost;
 mod draft;
 mod expression;
 mod extract;
+mod interleave;
 mod language;
 mod moves;
 mod pairs;
@@ -33,6 +34,7 @@ mod rule_match;
 mod rules;
 mod saturate;
 mod sharing;
+mod slices;
 mod weight_only;
 mod written;
 

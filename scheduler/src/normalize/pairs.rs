@@ -2,26 +2,37 @@
 //! combines are adjacent, and one kernel computes both.
 //!
 //! The rewritten product is `[.., M, 2·F]`. Two slices take its even and its odd columns, which are the former products.
-//! Only weights that depend on params only are rearranged, by ordinary ops, so a session does it once.
+//! Only weights that depend on params only are rearranged, by ordinary ops, so a session does it once. The matrices of
+//! a `grouped_scaled_mma` are rearranged each on its own.
 
 use std::collections::HashMap;
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Op, OpKind, OperandShape,
-    ScaleLayout, ScaledMma, Shape, SliceRange, TensorType, Value,
+    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, FormatCapability, GroupedScaledMma, Op, OpKind,
+    OperandShape, ScaleLayout, ScaledMma, ScaledMmaOperands, Shape, SliceRange, TensorType, Value,
 };
 
 use super::NormalizeRule;
-use super::draft::{Draft, Note};
+use super::draft::Draft;
+use super::interleave::Writer;
+use super::slices::{Split, find_split, split};
 use crate::geometry::{SCALE_ROWS, operand_shape, scale_bytes};
 
-/// The only rule of this module. Its position follows those of weight-only products.
-pub(crate) const PAIR_RULES: &[NormalizeRule] = &[NormalizeRule {
-    name: "combined-products-are-one",
-    why: "a column of a product depends on one row of B only, so the product of alternating rows has the columns of both \
-          products in turn. A mul by alpha rounds as the product does: to f32, and then to its type",
-    contract: false,
-}];
+/// The rules of this module. Their positions follow those of weight-only products.
+pub(crate) const PAIR_RULES: &[NormalizeRule] = &[
+    NormalizeRule {
+        name: "combined-products-are-one",
+        why: "a column of a product depends on one row of B only, so the product of alternating rows has the columns of both \
+              products in turn. A mul by alpha rounds as the product does: to f32, and then to its type",
+        contract: false,
+    },
+    NormalizeRule {
+        name: "slices-before-steps",
+        why: "a column of an elementwise op depends on the same column of its operands only. A slice of the columns of a \
+              gather along rows is the gather of the sliced columns",
+        contract: false,
+    },
+];
 
 /// The most steps between a product and the op that combines it with another.
 const MOST_STEPS: usize = 8;
@@ -45,7 +56,7 @@ impl Pairs {
 /// The columns that an operand of a combining op is computed from: of a whole product, or a half of them.
 #[derive(Clone, Copy)]
 struct Half {
-    /// The `scaled_mma`.
+    /// The `scaled_mma` or `grouped_scaled_mma`.
     product: Op,
     /// The `slice` that takes the half; `None` for a whole product.
     slice: Option<Op>,
@@ -55,9 +66,45 @@ struct Half {
     first_row: u64,
 }
 
+/// The attributes of a product.
+#[derive(Clone, Copy)]
+enum Product {
+    OfRows(ScaledMma),
+    OfGroups(GroupedScaledMma),
+}
+
+impl Product {
+    fn of(kind: &OpKind) -> Option<Product> {
+        match *kind {
+            OpKind::ScaledMma(attributes) => Some(Product::OfRows(attributes)),
+            OpKind::GroupedScaledMma(attributes) => Some(Product::OfGroups(attributes)),
+            _ => None,
+        }
+    }
+
+    fn block(self) -> u32 {
+        match self {
+            Product::OfRows(attributes) => attributes.block,
+            Product::OfGroups(attributes) => attributes.block,
+        }
+    }
+
+    /// The op with an alpha or without, and without C.
+    fn with(self, alpha: bool) -> OpKind {
+        match self {
+            Product::OfRows(attributes) => {
+                OpKind::ScaledMma(ScaledMma { alpha, c: false, beta: false, ..attributes })
+            }
+            Product::OfGroups(attributes) => {
+                OpKind::GroupedScaledMma(GroupedScaledMma { alpha, ..attributes })
+            }
+        }
+    }
+}
+
 /// The type of a product and the rules of its kernels.
 struct Kind<'a> {
-    attributes: ScaledMma,
+    attributes: Product,
     rules: &'a FormatCapability,
     /// F, the columns of each half.
     columns: u64,
@@ -69,11 +116,11 @@ pub(crate) fn pair(draft: &mut Draft, target: &Pairs, first: usize) -> bool {
     if target.formats.is_empty() {
         return false;
     }
+    let mut changed = split_columns(draft, target, first + 1);
     let is_binary =
         |op: &Op| matches!(draft.module.ops[*op].kind, OpKind::Binary(_)) && !draft.note(*op).gone;
     let mut joins: Vec<Op> = draft.module.ops.keys().filter(is_binary).collect();
     joins.sort_by_key(|op| (draft.note(*op).position, *op));
-    let mut changed = false;
     for join in joins {
         if let Some((halves, kind)) = find(draft, target, join) {
             rewrite(draft, halves, &kind, first);
@@ -83,6 +130,61 @@ pub(crate) fn pair(draft: &mut Draft, target: &Pairs, first: usize) -> bool {
     changed
 }
 
+/// Moves slices of columns before the steps that follow a product, where its columns may then be pairs; returns true if
+/// something changed.
+fn split_columns(draft: &mut Draft, target: &Pairs, rule: usize) -> bool {
+    let is_slice =
+        |op: &Op| matches!(draft.module.ops[*op].kind, OpKind::Slice { .. }) && !draft.note(*op).gone;
+    let slices: Vec<Op> = draft.module.ops.keys().filter(is_slice).collect();
+    let mut changed = false;
+    for slice in slices {
+        if draft.note(slice).gone {
+            continue;
+        }
+        let is_product = |kind: &OpKind| Product::of(kind).is_some();
+        let Some(found) = find_split(draft, slice, is_product) else { continue };
+        if may_pair(draft, target, &found) {
+            split(draft, &found, rule);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Returns whether a kernel of the target may pair the columns that two slices take: every second one, or halves that an op
+/// combines.
+fn may_pair(draft: &Draft, target: &Pairs, split: &Split) -> bool {
+    let Some(product) = split.product(draft) else { return false };
+    let Some(attributes) = Product::of(&draft.module.ops[product].kind) else { return false };
+    let has_c = draft.module.scaled_mma_operands(product).is_none_or(|operands| operands.c.is_some());
+    let format = format(draft, product, attributes.block());
+    let is_known = target.formats.iter().any(|rules| Some(rules.format) == format);
+    let meets =
+        || split.alternates() || (meet(draft, split.values(draft)) && is_constant_weight(draft, product));
+    !has_c && is_known && meets()
+}
+
+/// Returns whether elementwise ops lead from two values to the same op, and nothing else uses the values on the way.
+fn meet(draft: &Draft, values: [Value; 2]) -> bool {
+    let reached = values.map(|mut value| {
+        let mut ops = Vec::new();
+        while ops.len() <= MOST_STEPS && draft.users(value).len() == 1 && !draft.is_output(value) {
+            let Some(op) = draft.users(value).first().copied() else { break };
+            let operation = &draft.module.ops[op];
+            if !matches!(
+                operation.kind,
+                OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Clamp { .. } | OpKind::Convert
+            ) {
+                break;
+            }
+            ops.push(op);
+            value = operation.results[0];
+        }
+        ops
+    });
+    reached[0].iter().any(|op| reached[1].contains(op))
+}
+
 /// Returns the halves that an op combines, if a kernel of the target computes all three.
 fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Kind<'a>)> {
     let operation = &draft.module.ops[join];
@@ -90,17 +192,18 @@ fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Ki
     let ty = draft.module.ty(result);
     let halves = [half(draft, left, &ty.shape)?, half(draft, right, &ty.shape)?];
     let [even, odd] = halves;
-    let attributes = match draft.module.ops[even.product].kind {
-        OpKind::ScaledMma(attributes) => attributes,
-        _ => return None,
-    };
-    let a_of = |half: Half| {
-        let operands = draft.module.scaled_mma_operands(half.product)?;
-        Some((operands.a, operands.sfa, operands.c.is_some()))
-    };
-    let (of_even, of_odd) = (a_of(even)?, a_of(odd)?);
+    let attributes = Product::of(&draft.module.ops[even.product].kind)?;
+    let of = |half: Half| draft.module.scaled_mma_operands(half.product);
+    let (of_even, of_odd) = (of(even)?, of(odd)?);
     let element = |half: Half| draft.module.ty(half.value).element;
-    if of_even != of_odd || of_even.2 || element(even) != element(odd) {
+    let of_rows = |it: ScaledMmaOperands| (it.a, it.sfa, it.offsets, it.c);
+    // Rows of no group are 0 for any alpha, so alpha cannot become a step of their epilogue.
+    let differ_in_alpha = of_even.offsets.is_some() && of_even.alpha != of_odd.alpha;
+    if of_rows(of_even) != of_rows(of_odd)
+        || of_even.c.is_some()
+        || differ_in_alpha
+        || element(even) != element(odd)
+    {
         return None;
     }
     let columns = ty.shape.last()?.as_fixed()?;
@@ -117,8 +220,8 @@ fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Ki
     if !are_apart && !are_of_one {
         return None;
     }
-    let format = format(draft, even.product, attributes)?;
-    if format != self::format(draft, odd.product, attributes)? {
+    let format = format(draft, even.product, attributes.block())?;
+    if format != self::format(draft, odd.product, attributes.block())? {
         return None;
     }
     let rules = target.formats.iter().find(|rules| rules.format == format)?;
@@ -129,11 +232,11 @@ fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Ki
     fits.then_some((halves, kind))
 }
 
-fn format(draft: &Draft, product: Op, attributes: ScaledMma) -> Option<BlockFormat> {
+fn format(draft: &Draft, product: Op, block: u32) -> Option<BlockFormat> {
     let operands = draft.module.scaled_mma_operands(product)?;
     let element = |value: Value| draft.module.ty(value).element;
     let [a, b, scale] = [operands.a, operands.b, operands.sfb].map(element);
-    Some(BlockFormat { a, b, scale, block: attributes.block })
+    Some(BlockFormat { a, b, scale, block })
 }
 
 /// Follows a value back through elementwise ops that nothing else uses, to a product or a half of one.
@@ -147,7 +250,9 @@ fn half(draft: &Draft, value: Value, shape: &Shape) -> Option<Half> {
         let (op, kind) = draft.definition(value)?;
         let operands = &draft.module.ops[op].operands;
         match kind {
-            OpKind::ScaledMma(_) => return Some(Half { product: op, slice: None, value, first_row: 0 }),
+            kind if Product::of(kind).is_some() => {
+                return Some(Half { product: op, slice: None, value, first_row: 0 });
+            }
             OpKind::Slice { ranges } => return sliced(draft, op, value, ranges),
             OpKind::Unary(_) | OpKind::Clamp { .. } | OpKind::Convert => value = *operands.first()?,
             OpKind::Binary(_) => value = continued(draft, operands, shape)?,
@@ -157,11 +262,22 @@ fn half(draft: &Draft, value: Value, shape: &Shape) -> Option<Half> {
     None
 }
 
-/// The operand of a binary op that a product may have led to: the only one that an op computes with the shape of D.
+/// The operand of a binary op that a product may have led to: the only one with the shape of D that such an op computes.
 fn continued(draft: &Draft, operands: &[Value], shape: &Shape) -> Option<Value> {
+    let is_step = |kind: &OpKind| {
+        Product::of(kind).is_some()
+            || matches!(
+                kind,
+                OpKind::Slice { .. }
+                    | OpKind::Unary(_)
+                    | OpKind::Clamp { .. }
+                    | OpKind::Convert
+                    | OpKind::Binary(_)
+            )
+    };
     let is_computed = |value: &&Value| {
         draft.module.ty(**value).shape == *shape
-            && draft.definition(**value).is_some_and(|(_, kind)| !matches!(kind, OpKind::Constant(_)))
+            && draft.definition(**value).is_some_and(|(_, kind)| is_step(kind))
     };
     let mut computed = operands.iter().filter(is_computed);
     let value = *computed.next()?;
@@ -171,7 +287,7 @@ fn continued(draft: &Draft, operands: &[Value], shape: &Shape) -> Option<Value> 
 /// A slice that takes the first or the last half of the columns of a product.
 fn sliced(draft: &Draft, slice: Op, value: Value, ranges: &[SliceRange]) -> Option<Half> {
     let product = draft.module.ops[slice].operands[0];
-    let (op, OpKind::ScaledMma(_)) = draft.definition(product)? else { return None };
+    let (op, _) = draft.definition(product).filter(|(_, kind)| Product::of(kind).is_some())?;
     let shape = &draft.module.ty(product).shape;
     let n = shape.last()?.as_fixed()?;
     let &[SliceRange { axis, start, end, step: 1 }] = ranges else { return None };
@@ -188,17 +304,30 @@ fn sliced(draft: &Draft, slice: Op, value: Value, ranges: &[SliceRange]) -> Opti
 fn fits(draft: &Draft, kind: &Kind<'_>, d: &TensorType, product: Op) -> bool {
     let Some(operands) = draft.module.scaled_mma_operands(product) else { return false };
     let Kind { rules, columns, .. } = kind;
-    let ([leading @ .., m, k], [_, _]) =
+    if matches!(kind.attributes, Product::OfGroups(mma) if mma.masked && !rules.has_masked) {
+        return false;
+    }
+    let ([leading @ .., m, k], [of_b @ .., _, _]) =
         (&draft.module.ty(operands.a).shape[..], &draft.module.ty(operands.b).shape[..])
     else {
         return false;
     };
     let is_one = |dim: &Dim| dim.as_fixed() == Some(1);
-    // The blocked scales of a flattened batch have no padding.
-    let flattens = operands.sfa.is_none() || leading.iter().all(is_one) || m.is_multiple_of(SCALE_ROWS);
+    // The blocked scales of a flattened batch have no padding. Those of groups are linear.
+    let has_blocks = operands.sfa.is_some() && operands.offsets.is_none();
+    let flattens = !has_blocks || leading.iter().all(is_one) || m.is_multiple_of(SCALE_ROWS);
+    let matrices = match (of_b, operands.offsets) {
+        ([], None) => Some(1),
+        // Weights with a symbol are not rearranged once.
+        ([groups], Some(_)) => {
+            groups.as_fixed().filter(|groups| rules.max_groups.is_some_and(|most| *groups <= most))
+        }
+        _ => None,
+    };
+    let Some(matrices) = matrices.filter(|matrices| *matrices > 0) else { return false };
     let Some(k) = k.as_fixed().filter(|k| *k > 0 && k.is_multiple_of(rules.k_multiple)) else { return false };
     let Some(n) = columns.checked_mul(2) else { return false };
-    let scales = scale_bytes([Some(1), Some(n), Some(k)], kind.attributes.block);
+    let scales = scale_bytes([Some(matrices), Some(n), Some(k)], kind.attributes.block());
     let accumulates = rules.output(draft.module.ty(draft.module.ops[product].results[0]).element);
     flattens
         && 0 < *columns
@@ -287,8 +416,7 @@ fn rewrite(draft: &mut Draft, halves: [Half; 2], kind: &Kind<'_>, rule: usize) {
     let own = if shared.is_some() { [None; 2] } else { [of_even.alpha, of_odd.alpha] };
     let ty = writer.draft.module.ty(even.value).clone();
     let accumulator = if own == [None; 2] { ty.element } else { ElementType::F32 };
-    let attributes = ScaledMma { alpha: shared.is_some(), c: false, beta: false, ..kind.attributes };
-    let read = [Some(of_even.a), of_even.sfa, Some(b), Some(sfb), shared];
+    let read = [Some(of_even.a), of_even.sfa, Some(b), Some(sfb), of_even.offsets, shared];
     let mut wide = TensorType::new(ty.shape.clone(), accumulator);
     if let Some(last) = wide.shape.last_mut() {
         *last = Dim::fixed(2 * kind.columns);
@@ -296,7 +424,7 @@ fn rewrite(draft: &mut Draft, halves: [Half; 2], kind: &Kind<'_>, rule: usize) {
     let axis = wide.shape.len() - 1;
     let name = format!("{}.pair", writer.draft.module.name_of(even.value));
     let product =
-        writer.add(OpKind::ScaledMma(attributes), read.into_iter().flatten().collect(), &name, wide);
+        writer.add(kind.attributes.with(shared.is_some()), read.into_iter().flatten().collect(), &name, wide);
     for ((half, start), alpha) in halves.into_iter().zip([0, 1]).zip(own) {
         let range = SliceRange { axis: axis as u32, start, end: 2 * kind.columns, step: 2 };
         let mut steps = vec![(OpKind::Slice { ranges: vec![range] }, vec![product])];
@@ -308,29 +436,7 @@ fn rewrite(draft: &mut Draft, halves: [Half; 2], kind: &Kind<'_>, rule: usize) {
     draft.remove_unused(from);
 }
 
-/// Adds the ops of one rewritten pair.
-struct Writer<'a> {
-    draft: &'a mut Draft,
-    position: usize,
-    from: Vec<Op>,
-    rule: usize,
-    /// By value and first row: a half of its rows.
-    rows: HashMap<(Value, u64), Value>,
-}
-
 impl Writer<'_> {
-    fn note(&self, from: Vec<Op>) -> Note {
-        Note { position: self.position, made: Some((from, vec![self.rule])), ..Note::default() }
-    }
-
-    fn add(&mut self, kind: OpKind, operands: Vec<Value>, name: &str, ty: TensorType) -> Value {
-        // Only what is computed in each call replaces ops of the program.
-        let from = if matches!(kind, OpKind::ScaledMma(_)) { self.from.clone() } else { Vec::new() };
-        let note = self.note(from);
-        let op = self.draft.add(kind, operands, name, ty, note);
-        self.draft.module.ops[op].results[0]
-    }
-
     /// Adds the steps after the product, the last of which defines the half's value.
     fn redefine(&mut self, half: Half, steps: Vec<(OpKind, Vec<Value>)>, ty: TensorType) {
         let name = self.draft.module.name_of(half.value).to_owned();
@@ -351,62 +457,5 @@ impl Writer<'_> {
                 self.draft.note_mut(half.product).successor = Some(made);
             }
         }
-    }
-
-    /// Scales in the linear layout.
-    fn linear(&mut self, scales: Value) -> Value {
-        if let Some((op, OpKind::SwizzleScales)) = self.draft.definition(scales) {
-            let before = self.draft.module.ops[op].operands[0];
-            if self.draft.module.ty(before).layout == Some(ScaleLayout::Linear) {
-                return before;
-            }
-        }
-        match self.draft.module.ty(scales).layout {
-            Some(ScaleLayout::Linear) => scales,
-            _ => self.swizzled(scales, ScaleLayout::Linear),
-        }
-    }
-
-    fn swizzled(&mut self, scales: Value, layout: ScaleLayout) -> Value {
-        let ty = TensorType { layout: Some(layout), ..self.draft.module.ty(scales).clone() };
-        let name = format!("{}.{layout}", self.draft.module.name_of(scales));
-        self.add(OpKind::SwizzleScales, vec![scales], &name, ty)
-    }
-
-    /// A matrix of the rows of two matrices in turn, each `rows` from a first one on.
-    fn interleaved(&mut self, halves: [(Value, u64); 2], rows: u64) -> Value {
-        let of = self.draft.module.ty(halves[0].0).clone();
-        let width = of.shape[of.shape.len() - 1].clone();
-        let shaped = |shape: Vec<Dim>| TensorType { shape: shape.into_iter().collect(), ..of.clone() };
-        let name = self.draft.module.name_of(halves[0].0).to_owned();
-        let parts = halves.map(|(value, first)| {
-            let part = self.rows_of(value, first, rows);
-            let ty = shaped(vec![Dim::fixed(rows), Dim::fixed(1), width.clone()]);
-            let name = format!("{}.rows", self.draft.module.name_of(value));
-            self.add(OpKind::Reshape, vec![part], &name, ty)
-        });
-        let ty = shaped(vec![Dim::fixed(rows), Dim::fixed(2), width.clone()]);
-        let both = self.add(OpKind::Concat { axis: 1 }, parts.to_vec(), &format!("{name}.beside"), ty);
-        let ty = shaped(vec![Dim::fixed(2 * rows), width]);
-        self.add(OpKind::Reshape, vec![both], &format!("{name}.pair"), ty)
-    }
-
-    /// `rows` rows of a matrix from a first one on.
-    fn rows_of(&mut self, value: Value, first: u64, rows: u64) -> Value {
-        let ty = self.draft.module.ty(value).clone();
-        if ty.shape[0].as_fixed() == Some(rows) {
-            return value;
-        }
-        if let Some(known) = self.rows.get(&(value, first)) {
-            return *known;
-        }
-        let mut shape = ty.shape.clone();
-        shape[0] = Dim::fixed(rows);
-        let range = SliceRange { axis: 0, start: first, end: first + rows, step: 1 };
-        let name = format!("{}.half", self.draft.module.name_of(value));
-        let part =
-            self.add(OpKind::Slice { ranges: vec![range] }, vec![value], &name, TensorType { shape, ..ty });
-        self.rows.insert((value, first), part);
-        part
     }
 }

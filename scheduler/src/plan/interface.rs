@@ -193,8 +193,8 @@ impl Plan {
     /// Returns the kernel's signature: a description of its operands and outputs, which the generated library
     /// also reports. A library with another signature is not launched for this plan.
     ///
-    /// The signature of a `scaled_mma` starts with the format, and `grouped` or `grouped_alpha` if its rows are in
-    /// groups. Then follow, where present, `pair` for an epilogue that pairs columns, `alpha`, the type of C, `beta`, and
+    /// The signature of a `scaled_mma` starts with the format, and `grouped`, `grouped_alpha`, `masked` or `masked_alpha` if
+    /// its rows are in groups. Then follow, where present, `pair` for an epilogue that pairs columns, `alpha`, the type of C, `beta`, and
     /// the shape and type of each epilogue operand. The outputs come last, in order:
     /// - `d=bf16` is a value.
     /// - `q=f4E2M1FN:f8E4M3FN/16*x2` is codes with one scale per 16 elements, under the per-tensor scale at operand
@@ -220,9 +220,15 @@ impl Plan {
 }
 
 impl Groups {
-    /// The word of a signature: `grouped`, or `grouped_alpha` with an alpha for each group.
+    /// The word of a signature: `grouped`, or `grouped_alpha` with an alpha for each group. `masked` and `masked_alpha` if
+    /// each group has a matrix of A.
     pub fn signature(&self) -> &'static str {
-        if self.has_alphas { "grouped_alpha" } else { "grouped" }
+        match (self.masked, self.has_alphas) {
+            (false, false) => "grouped",
+            (false, true) => "grouped_alpha",
+            (true, false) => "masked",
+            (true, true) => "masked_alpha",
+        }
     }
 }
 

@@ -45,6 +45,7 @@ fn capability() -> FormatCapability {
         pointer_alignment: 16,
         batched: true,
         max_groups: None,
+        has_masked: false,
         c: outputs.clone(),
         epilogue: EpilogueCapability {
             elements: vec![ElementType::F8E4M3FN, BF16, F32],

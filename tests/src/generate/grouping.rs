@@ -30,8 +30,8 @@ impl Generator {
         self.op(OpKind::ScatterAdd, &[sorted, sources], TensorType::new(vec![rows], element))
     }
 
-    /// Multiplies groups of rows with a matrix each. The ids of the rows are numbers near 0, so of many groups some are
-    /// empty.
+    /// Multiplies groups of rows with a matrix each: consecutive rows, or some rows of a matrix for each group. The ids of
+    /// the rows are numbers near 0, so of many groups some are empty.
     pub(super) fn grouped(&mut self, m: &Dim) -> Value {
         let nvfp4 = self.random.percent(50);
         let (block, scale) =
@@ -44,10 +44,16 @@ impl Generator {
         let weight_only = self.random.percent(40);
         let a_element =
             self.random.pick(if weight_only { &[ElementType::F16, ElementType::BF16] } else { data });
-        let mut operands = vec![self.input(TensorType::new(vec![m.clone(), Dim::fixed(k)], a_element))];
+        let masked = self.extended && self.random.percent(40);
+        let rows = |last: Dim| {
+            let lead = masked.then(|| Dim::fixed(groups));
+            lead.into_iter().chain([m.clone(), last]).collect::<Vec<Dim>>()
+        };
+        let mut operands = vec![self.input(TensorType::new(rows(Dim::fixed(k)), a_element))];
         if !weight_only {
-            let ty = TensorType::scales(vec![m.clone(), blocks.clone()], scale, ScaleLayout::Linear);
-            operands.push(self.input(ty));
+            let layouts = [ScaleLayout::Linear, ScaleLayout::Blocked];
+            let layout = if masked { self.random.pick(&layouts) } else { ScaleLayout::Linear };
+            operands.push(self.input(TensorType::scales(rows(blocks.clone()), scale, layout)));
         }
         let matrices = vec![Dim::fixed(groups), Dim::fixed(n), Dim::fixed(k)];
         let b_element = self.random.pick(data);
@@ -56,19 +62,23 @@ impl Generator {
         let shape = vec![Dim::fixed(groups), Dim::fixed(n), blocks];
         operands.push(self.input(TensorType::scales(shape, scale, layout)));
 
-        let ids = self.indices_of(vec![m.clone(), Dim::fixed(1)], groups);
-        let flat = TensorType::new(vec![m.clone()], ElementType::I32);
         let ends = TensorType::new(vec![Dim::fixed(groups)], ElementType::I32);
-        let [_, _, ends] =
-            self.ops(OpKind::GroupRows { groups: groups as u32 }, &[ids], [flat.clone(), flat, ends]);
-        operands.push(ends);
+        if masked {
+            operands.push(self.input(ends));
+        } else {
+            let ids = self.indices_of(vec![m.clone(), Dim::fixed(1)], groups);
+            let flat = TensorType::new(vec![m.clone()], ElementType::I32);
+            let [_, _, ends] =
+                self.ops(OpKind::GroupRows { groups: groups as u32 }, &[ids], [flat.clone(), flat, ends]);
+            operands.push(ends);
+        }
         let alpha = self.random.percent(60);
         if alpha {
             let shape = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(groups)] };
             operands.push(self.input(TensorType::new(shape, ElementType::F32)));
         }
-        let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block, weight_only, alpha });
+        let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block, weight_only, alpha, masked });
         let element = self.random.pick(&ARITHMETIC);
-        self.op(kind, &operands, TensorType::new(vec![m.clone(), Dim::fixed(n)], element))
+        self.op(kind, &operands, TensorType::new(rows(Dim::fixed(n)), element))
     }
 }

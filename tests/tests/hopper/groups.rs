@@ -48,6 +48,42 @@ func @main(
 }
 ";
 
+/// F is half of N. The even columns of the product are the gate.
+const PAIRS: &str = "fir 1
+func @main(
+    %a: tensor<[M, K], CODES_A>, %sfa: tensor<[M, G], LINEAR>, %b: tensor<[L, N, K], CODES_B>,
+    %sfb: tensor<[L, N, G], SCALES>, %ends: tensor<[L], i32>, %alpha: tensor<[L], f32>,
+    %row: tensor<[F], f32>, %column: tensor<[M, 1], f16>, %matrix: tensor<[M, F], bf16>
+) {
+  %d = grouped_scaled_mma %a, %sfa, %b, %sfb, %ends, alpha = %alpha {block = BLOCK} : tensor<[M, N], f32>
+  %gate = slice %d {axes = [1], starts = [0], ends = [N], steps = [2]} : tensor<[M, F], f32>
+  %up = slice %d {axes = [1], starts = [1], ends = [N], steps = [2]} : tensor<[M, F], f32>
+  %biased = add %gate, %row : tensor<[M, F], f32>
+  %active = relu %biased : tensor<[M, F], f32>
+  %x = mul %up, %column : tensor<[M, F], f32>
+  %y = mul %active, %x : tensor<[M, F], f32>
+  %sum = add %y, %matrix : tensor<[M, F], f32>
+  %z = convert %sum : tensor<[M, F], bf16>
+  return %y, %z
+}
+";
+
+/// Pairs of columns beside a 16-bit A.
+const WIDE_PAIRS: &str = "fir 1
+func @main(
+    %a: tensor<[M, K], CODES_A>, %b: tensor<[L, N, K], CODES_B>, %sfb: tensor<[L, N, G], SCALES>,
+    %ends: tensor<[L], i32>, %alpha: tensor<[], f32>, %column: tensor<[M, 1], f32>
+) {
+  %d = grouped_scaled_mma %a, %b, %sfb, %ends, alpha = %alpha {block = BLOCK} : tensor<[M, N], f32>
+  %gate = slice %d {axes = [1], starts = [0], ends = [N], steps = [2]} : tensor<[M, F], f32>
+  %up = slice %d {axes = [1], starts = [1], ends = [N], steps = [2]} : tensor<[M, F], f32>
+  %x = mul %up, %column : tensor<[M, F], f32>
+  %open = relu %gate : tensor<[M, F], f32>
+  %y = mul %open, %x : tensor<[M, F], f32>
+  return %y
+}
+";
+
 const fn scaled(name: &'static str, format: BlockFormat, signature: &'static str) -> Program {
     Program {
         name,
@@ -72,7 +108,7 @@ const fn weight_only(
     Program { name, format, signature, text, c: "", alpha, operands, fills: &[UNWRITTEN; 1] }
 }
 
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 8] = [
     scaled(
         "grouped_nvfp4",
         BlockFormat::NVFP4,
@@ -111,6 +147,22 @@ const PROGRAMS: [Program; 6] = [
         "",
         &[],
         "f16 x nvfp4 grouped d=bf16",
+    ),
+    Program {
+        text: PAIRS,
+        ..scaled(
+            "grouped_nvfp4_pairs",
+            BlockFormat::NVFP4,
+            "nvfp4 grouped_alpha pair alpha row=f32 column=f16 matrix=bf16 d=f32@s3 d=bf16",
+        )
+    },
+    weight_only(
+        "grouped_bf16_mxfp4_pairs",
+        BlockFormat::MXFP4.weight_only(ElementType::BF16),
+        WIDE_PAIRS,
+        "alpha",
+        &["column"],
+        "bf16 x mxfp4 grouped pair alpha column=f32 d=f32",
     ),
 ];
 
@@ -249,7 +301,12 @@ fn grouped_values_of_mx_are_the_interpreter_s() {
 
 #[test]
 fn grouped_values_of_weight_only_products_are_the_interpreter_s() {
-    PROGRAMS[3..].iter().for_each(check_all);
+    PROGRAMS[3..6].iter().for_each(check_all);
+}
+
+#[test]
+fn pairs_of_columns_of_groups_are_the_interpreter_s() {
+    PROGRAMS[6..].iter().for_each(check_all);
 }
 
 /// Plants faults in the kernels, each of which the simulation must find.
@@ -274,7 +331,7 @@ fn faults_of_groups_are_found() {
         // Ends that are not made valid.
         (
             scaled,
-            "min(max(static_cast<int>(ends[i]), 0), p.m)",
+            "min(max(static_cast<int>(ends[i]), 0), most)",
             "static_cast<int>(ends[i])",
             invalid,
             Ends::Invalid,

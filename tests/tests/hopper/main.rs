@@ -7,6 +7,7 @@
 mod decoding;
 mod faults;
 mod groups;
+mod masked;
 mod programs;
 mod simulation;
 

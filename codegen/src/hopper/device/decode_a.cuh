@@ -23,10 +23,19 @@ struct DecodeAMatrix {
   int atoms_m, atoms_k;
 };
 
-// The part of A that decode_a_kernel decodes: `blocks` K blocks of the first `rows` rows, over all matrices.
-struct DecodeAParameters {
+// If kMasked, the rows of each group.
+struct DecodeACounts {
+  uint32_t const *counts;
+};
+struct NoDecodeACounts {
+  static constexpr uint32_t const *counts = nullptr;
+};
+
+// The part of A that decode_a_kernel decodes: `blocks` K blocks of the first `rows` rows, over all matrices. If kMasked, it
+// skips the rows of no group.
+struct DecodeAParameters : std::conditional_t<kMasked, DecodeACounts, NoDecodeACounts> {
   DecodeAMatrix matrix;
-  // Divides by M.
+  // Divides by M, or by the rows of a group's matrix if kMasked.
   Divisor m;
   int rows;
   Divisor blocks;
@@ -202,10 +211,16 @@ CUTLASS_DEVICE void decode_a(DecodeAParameters const &p) {
   if constexpr (kDirectA) {
     return;
   }
-  bool const is_there = item / 4 < p.blocks.number * static_cast<unsigned>(p.rows);
+  bool is_there = item / 4 < p.blocks.number * static_cast<unsigned>(p.rows);
   unsigned const of_all = is_there ? item / 4 : 0;
   unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;
   unsigned const batch = p.m.divide(row), m = row - batch * p.m.number;
+  if constexpr (kMasked) {
+    is_there = is_there && static_cast<int>(m) < static_cast<int>(load_ordered(p.counts + batch));
+    if (__reduce_max_sync(0xFFFFFFFFu, is_there) == 0) {
+      return;
+    }
+  }
   DecodeARun(p.matrix, row, batch, m, block, word).decode_all<true>(word, is_there);
 }
 #endif

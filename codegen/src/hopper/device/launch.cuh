@@ -78,9 +78,16 @@ template <class P>
 void set_groups(GroupParameters &parameters, Problem const &problem, P const &pointers) {
   parameters.offsets = static_cast<uint32_t const *>(pointers.offsets);
   parameters.groups = static_cast<int>(matrices_of_b(problem));
+  parameters.group_rows = static_cast<int>(problem.m) / parameters.groups;
 }
 template <class P>
 void set_groups(NoGroups &, Problem const &, P const &) {}
+template <class P>
+void set_counts(DecodeACounts &parameters, P const &pointers) {
+  parameters.counts = static_cast<uint32_t const *>(pointers.offsets);
+}
+template <class P>
+void set_counts(NoDecodeACounts &, P const &) {}
 
 inline cudaError_t make_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan,
                                    Encode encode, EpilogueArguments const &epilogue, Parameters &parameters) {
@@ -206,7 +213,8 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
                    static_cast<int>(decoded_rows(problem, traits)),
                    ceil_div(problem.m, 128),
                    ceil_div(problem.k, kAtomK)};
-  result.m = divisor(static_cast<uint32_t>(problem.m));
+  set_counts(result, pointers);
+  result.m = divisor(static_cast<uint32_t>(kMasked ? problem.m / matrices_of_b(problem) : problem.m));
   result.rows =
       kDirectA ? 0 : static_cast<int>(slabs.first_tiles / tiles_m * problem.m + (of_last < problem.m ? of_last : problem.m));
   int64_t const first_blocks = static_cast<int64_t>(slabs.first_along_k) * kSlabBlocks;

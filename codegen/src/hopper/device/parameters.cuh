@@ -47,17 +47,18 @@ struct alignas(64) SmallMParameters {
   uint64_t b_stride, a_stride, sfb_stride, sfa_stride;
 };
 
-// The groups of rows of A (tiled/groups.cuh): the end of each, and their number.
+// The groups of rows of A (tiled/groups.cuh): the end of each, and their number. If kMasked: the rows of each, and the rows
+// of a matrix of A.
 constexpr int kMaxGroups = 512;
 // True if scales of A are in the order of its elements. A group begins at any row, but the blocked layout has tiles of rows.
 constexpr bool kLinearSfa = kGrouped && kHasScalesA;
 struct GroupParameters {
   uint32_t const *offsets;
-  int groups;
+  int groups, group_rows;
 };
 struct NoGroups {
   static constexpr uint32_t const *offsets = nullptr;
-  static constexpr int groups = 0;
+  static constexpr int groups = 0, group_rows = 0;
 };
 
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. Members are in the

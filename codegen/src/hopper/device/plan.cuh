@@ -34,6 +34,10 @@ int64_t matrices_of_b(P const &problem) {
 
 // If rows are in groups, returns an upper bound: each group, and the rows of none, may end within a tile.
 inline int64_t tile_count(Problem const &problem, VariantTraits const &traits) {
+  if (kMasked) {
+    int64_t const groups = matrices_of_b(problem), rows = groups > 0 ? problem.m / groups : 0;
+    return groups * ((rows + traits.tile_m - 1) / traits.tile_m) * ((problem.n + traits.tile_n - 1) / traits.tile_n);
+  }
   if (kGrouped) {
     int64_t const parts = matrices_of_b(problem) + 1, most = parts < problem.m ? parts : problem.m;
     return (problem.m / traits.tile_m + most) * ((problem.n + traits.tile_n - 1) / traits.tile_n);
@@ -248,8 +252,10 @@ inline Plan plan_variant(Problem const &problem, Device const &device, int varia
 }
 
 inline Plan plan_launch(Problem const &problem, Device const &device) {
-  // Rules of groups are for the mean number of rows: the host does not know the distribution.
-  int64_t const groups = kGrouped ? matrices_of_b(problem) : 1, m = (problem.m + groups - 1) / groups;
+  // Rules of groups are for the mean number of rows: the host does not know the distribution. Groups are assumed to use
+  // a quarter of the rows of their matrices.
+  int64_t const groups = kGrouped ? matrices_of_b(problem) : 1, parts = kMasked ? 4 * groups : groups;
+  int64_t const m = (problem.m + parts - 1) / parts;
   for (Choice const &choice : kChoices) {
     if (m <= choice.max_m && problem.n <= choice.max_n && problem.k <= choice.max_k &&
         takes(problem, kVariants[choice.variant])) {

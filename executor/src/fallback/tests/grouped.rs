@@ -46,6 +46,7 @@ fn groups_equal_the_interpreter() {
                         block,
                         weight_only: false,
                         alpha: alpha.is_some(),
+                        masked: false,
                     });
                     let mut operands = vec![&a, &sfa, &b, &sfb, &ends];
                     operands.extend(&alpha);
@@ -69,7 +70,12 @@ fn weight_only_groups_equal_the_interpreter() {
             let a = Tensor::from_f64(a, vec![rows, k], None, &values).unwrap();
             let b = tame(F4, &[3, n, k], 2);
             let sfb = scales(scale, &[3, n, k / block as usize], Blocked, 2);
-            let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block, weight_only: true, alpha: false });
+            let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+                block,
+                weight_only: true,
+                alpha: false,
+                masked: false,
+            });
             check(&kind, &[&a, &b, &sfb, &offsets(&ends)], &[(BF16, &[rows, n], None)]);
         }
     }
@@ -79,7 +85,12 @@ fn weight_only_groups_equal_the_interpreter() {
 fn rows_of_no_group_are_zero_even_for_nan() {
     let a = Tensor::from_f64(F16, vec![3, 16], None, &[f64::NAN; 48]).unwrap();
     let (b, sfb) = (tame(F4, &[1, 2, 16], 2), scales(E4M3, &[1, 2, 1], Linear, 0));
-    let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: true, alpha: false });
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+        block: 16,
+        weight_only: true,
+        alpha: false,
+        masked: false,
+    });
     let program = program(&kind, &[&a, &b, &sfb, &offsets(&[1])], &[(F32, &[3, 2], None)]);
     let op = program.module().ops.keys().next().unwrap();
     let result = run_op(&program, op, &[&a, &b, &sfb, &offsets(&[1])], &SymbolValues::default()).unwrap();
@@ -92,7 +103,12 @@ fn rows_of_no_group_are_zero_even_for_nan() {
 fn offsets_outside_the_rows_are_errors() {
     let a = tame(F16, &[7, 16], 1);
     let (b, sfb) = (tame(F4, &[3, 2, 16], 2), scales(E4M3, &[3, 2, 1], Linear, 0));
-    let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: true, alpha: false });
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+        block: 16,
+        weight_only: true,
+        alpha: false,
+        masked: false,
+    });
     for (ends, position, offset, least) in [
         ([-1, 3, 7], 0, -1, 0),
         ([3, 2, 7], 1, 2, 3),
@@ -109,6 +125,78 @@ fn offsets_outside_the_rows_are_errors() {
         let error = fourfold_ir::interpret_op(&program, op, &operands, &SymbolValues::default()).unwrap_err();
         let found = matches!(&error, InterpretError::Offset { position: p, offset: o, least: l, rows: 7, .. }
             if (*p, *o, *l) == (position, offset, least));
+        assert!(found, "{error}");
+    }
+}
+
+/// Three matrices of these rows, and the rows that each group has.
+const COUNTS: [(usize, [i32; 3]); 5] =
+    [(7, [2, 0, 7]), (150, [0, 131, 150]), (9, [0, 0, 0]), (1, [1, 1, 1]), (0, [0, 0, 0])];
+
+/// Sets the rows of matrices that belong to no group to NaN, or to other codes.
+fn poisoned(a: &Tensor, counts: [i32; 3], nan: f64) -> Tensor {
+    let (rows, k) = (a.dims()[1], a.dims()[2]);
+    let is_free = |at: usize| at / k % rows >= counts[at / k / rows] as usize;
+    let values: Vec<f64> = a.to_f64();
+    let values = values.iter().enumerate().map(|(at, value)| if is_free(at) { nan } else { *value });
+    Tensor::from_f64(a.element(), a.dims().to_vec(), a.layout(), &values.collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn masked_groups_equal_the_interpreter_and_ignore_other_rows() {
+    let (n, k) = (38, 64);
+    for (rows, counts) in COUNTS {
+        let given = offsets(&counts);
+        for (a, b, scale, block) in [(F4, F4, E4M3, 16), (E4M3, F4, E8M0, 32), (E2M3, E2M3, E8M0, 32)] {
+            for layout in [Linear, Blocked] {
+                let blocks = k / block as usize;
+                let a = tame(a, &[3, rows, k], 1);
+                let (b, sfb) = (tame(b, &[3, n, k], 2), scales(scale, &[3, n, blocks], layout, 2));
+                let sfa = poisoned(&scales(scale, &[3, rows, blocks], layout, 1), counts, f64::NAN);
+                for alpha in [None, Some(f32s(&[3], &[0.3, -2.0, 7.5]))] {
+                    let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+                        block,
+                        weight_only: false,
+                        alpha: alpha.is_some(),
+                        masked: true,
+                    });
+                    let mut operands = vec![&a, &sfa, &b, &sfb, &given];
+                    operands.extend(&alpha);
+                    check(&kind, &operands, &[(BF16, &[3, rows, n], None)]);
+                    let program = program(&kind, &operands, &[(F32, &[3, rows, n], None)]);
+                    let op = program.module().ops.keys().next().unwrap();
+                    let result = run_op(&program, op, &operands, &SymbolValues::default()).unwrap();
+                    for (at, value) in result[0].to_f64().into_iter().enumerate() {
+                        let is_free = at / n % rows >= counts[at / n / rows] as usize;
+                        assert!(if is_free { value == 0.0 } else { value.is_finite() }, "{at} {counts:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn counts_beyond_the_rows_are_errors() {
+    let a = tame(F16, &[3, 7, 16], 1);
+    let (b, sfb) = (tame(F4, &[3, 2, 16], 2), scales(E4M3, &[3, 2, 1], Linear, 0));
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+        block: 16,
+        weight_only: true,
+        alpha: false,
+        masked: true,
+    });
+    for (counts, position, count) in [([-1, 3, 7], 0, -1), ([3, 8, 7], 1, 8), ([0, 7, i32::MIN], 2, i32::MIN)]
+    {
+        let counts = offsets(&counts);
+        let operands = [&a, &b, &sfb, &counts];
+        let program = program(&kind, &operands, &[(F32, &[3, 7, 2], None)]);
+        let op = program.module().ops.keys().next().unwrap();
+        let error = run_op(&program, op, &operands, &SymbolValues::default()).unwrap_err();
+        assert_eq!(error, FallbackError::GroupCount { position, count, rows: 7 });
+        let error = fourfold_ir::interpret_op(&program, op, &operands, &SymbolValues::default()).unwrap_err();
+        let found = matches!(&error, InterpretError::GroupCount { position: p, count: c, rows: 7, .. }
+            if (*p, *c) == (position, count));
         assert!(found, "{error}");
     }
 }

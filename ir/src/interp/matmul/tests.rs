@@ -406,3 +406,22 @@ fn scales_of_a_quantized_operand_feed_the_product() {
         assert!(v.iter().zip(q).all(|(v, q)| (v - q).abs() <= amax / 6.0 * 1.3), "{v:?} {q:?}");
     }
 }
+
+#[test]
+fn masked_rows_beyond_the_count_are_zero_whatever_a_has_there() {
+    let nan = f64::NAN;
+    let mut a: Vec<f64> = [1.0, 2.0, nan, 4.0, nan, nan].iter().flat_map(|value| [*value; 16]).collect();
+    a[0] = -1.0;
+    let a = tensor(F16, &[2, 3, 16], &a);
+    let b = tensor(F4E2M1FN, &[2, 1, 16], &[[1.0; 16], [-0.5; 16]].concat());
+    let scales = Tensor::from_f64(F8E4M3FN, vec![2, 1, 1], Some(Linear), &[2.0, 0.5]).unwrap();
+    let counts = tensor(ElementType::I32, &[2], &[2.0, 1.0]);
+    let kind = |alpha| {
+        OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: true, alpha, masked: true })
+    };
+    let d = run(kind(false), &[&a, &b, &scales, &counts], ty(&[2, 3, 1], F32));
+    assert_eq!(d.to_f64(), [28.0, 64.0, 0.0, -16.0, 0.0, 0.0]);
+    let alphas = f32s(&[2], &[0.5, -1.0]);
+    let d = run(kind(true), &[&a, &b, &scales, &counts, &alphas], ty(&[2, 3, 1], F32));
+    assert_eq!(d.to_f64(), [14.0, 32.0, 0.0, 16.0, 0.0, 0.0]);
+}

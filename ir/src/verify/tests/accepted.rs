@@ -80,7 +80,7 @@ pub(super) fn every_op() -> Module {
     let mut outputs = vec![x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread];
     outputs.extend([bytes, exponents]);
     outputs.push(routed(&mut b, chosen, m.clone()));
-    outputs.push(grouped(&mut b, m.clone()));
+    outputs.extend(grouped(&mut b, m.clone()));
     outputs.extend(moved(&mut b, w, counts, m));
     b.finish(&outputs)
 }
@@ -102,8 +102,8 @@ fn moved(b: &mut Builder, codes: Value, counts: Value, m: Dim) -> [Value; 2] {
     [joined, gathered]
 }
 
-/// Three groups of NVFP4 rows, each with its own alpha.
-fn grouped(b: &mut Builder, m: Dim) -> Value {
+/// Three groups of NVFP4 rows, each with its own alpha, and three matrices with the same matrices of B.
+fn grouped(b: &mut Builder, m: Dim) -> [Value; 2] {
     let of = |shape: &[Dim], element| TensorType::new(shape.to_vec(), element);
     let [three, five, two, k] = [3, 5, 2, 32].map(Dim::fixed);
     let a = b.input("grouped_a", of(&[m.clone(), k.clone()], F4E2M1FN));
@@ -114,8 +114,19 @@ fn grouped(b: &mut Builder, m: Dim) -> Value {
     let sfb = b.input("grouped_sfb", sfb_ty);
     let ends = b.input("grouped_ends", ty(&[3], I32));
     let alpha = b.input("grouped_alpha", ty(&[3], F32));
-    let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: false, alpha: true });
-    b.op(kind, &[a, sfa, weight, sfb, ends, alpha], &[("grouped", of(&[m, five], BF16))])[0]
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+        block: 16,
+        weight_only: false,
+        alpha: true,
+        masked: false,
+    });
+    let of_rows = of(&[m.clone(), five.clone()], BF16);
+    let grouped = b.op(kind, &[a, sfa, weight, sfb, ends, alpha], &[("grouped", of_rows)])[0];
+    let a = b.input("masked_a", of(&[three.clone(), m.clone(), Dim::fixed(32)], F16));
+    let kind = GroupedScaledMma { block: 16, weight_only: true, alpha: true, masked: true };
+    let of_matrices = of(&[three, m, five], BF16);
+    let kind = OpKind::GroupedScaledMma(kind);
+    [grouped, b.op(kind, &[a, weight, sfb, ends, alpha], &[("masked_d", of_matrices)])[0]]
 }
 
 /// The weighted rows of the best of eight groups, `[M, 48]`, added up.
@@ -153,6 +164,7 @@ fn a_program_of_every_op_is_accepted() {
     let others = [
         "scaled_mma",
         "grouped_scaled_mma",
+        "masked_scaled_mma",
         "mma",
         "swizzle_scales",
         "block_quantize",
@@ -193,7 +205,8 @@ fn facts_say_who_uses_what_and_what_is_returned() {
     let users = ["same", "same", "picked", "picked", "sum", "sum", "joined"];
     assert_eq!(facts.users(named("counts")), users.map(op));
     assert!(facts.is_output(named("x")) && !facts.is_output(named("y")));
-    assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), [op("y"), op("grouped")]);
+    let multiplications = ["y", "grouped", "masked_d"].map(op);
+    assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), multiplications);
     assert!(facts.matmul(op("c")).is_none(), "a plain mma is not a scaled_mma");
 }
 
@@ -208,6 +221,7 @@ fn a_matmul_fact_has_the_extents_the_format_and_the_layouts() {
         k: Dim::fixed(96),
         b_batched: false,
         groups: None,
+        masked: false,
         format: BlockFormat::NVFP4,
         sfa_layout: Some(Blocked),
         sfb_layout: Blocked,

@@ -1,4 +1,4 @@
-//! Refused forms of `grouped_scaled_mma`.
+//! Refused forms of `grouped_scaled_mma` and `masked_scaled_mma`.
 
 use expect_test::{Expect, expect};
 
@@ -13,10 +13,11 @@ func @main(
     %a: tensor<[T, 64], f4E2M1FN>, %sfa: tensor<[T, 4], f8E4M3FN, linear>,
     %blocked: tensor<[T, 4], f8E4M3FN, blocked>, %mx: tensor<[T, 2], f8E8M0FNU, linear>,
     %h: tensor<[T, 64], f16>, %short: tensor<[T, 32], f16>, %batch: tensor<[3, T, 64], f16>,
+    %other: tensor<[2, T, 64], f16>,
     %b: tensor<[3, 10, 64], f4E2M1FN>, %sfb: tensor<[3, 10, 4], f8E4M3FN, blocked>,
     %flat: tensor<[10, 64], f4E2M1FN>, %sfflat: tensor<[10, 4], f8E4M3FN, linear>,
     %e: tensor<[3], i32>, %e4: tensor<[4], i32>, %f: tensor<[3], f32>, %f4: tensor<[4], f32>,
-    %half: tensor<[3], f16>
+    %half: tensor<[3], f16>, %sfbatch: tensor<[3, T, 4], f8E4M3FN, blocked>
 ) {{
 {body}  return %y0
 }}
@@ -75,6 +76,29 @@ fn offsets_alpha_and_results() {
             error: operand_element: grouped_scaled_mma takes f32 as alpha, but `%half` is tensor<[3], f16>
             error: result_element: the element type of `%y4: tensor<[T, 10], i32>` must be f16, bf16 or f32
             error: result_shape: the shape of `%y5: tensor<[3, T, 10], f32>` must be [T, 10]
+        "#]],
+    );
+}
+
+#[test]
+fn matrices_and_counts() {
+    check(
+        &[
+            "masked_scaled_mma %h, %b, %sfb, %e {block = 16} : tensor<[3, T, 10], f32>",
+            "masked_scaled_mma %batch, %b, %sfb, %e4 {block = 16} : tensor<[3, T, 10], f32>",
+            "masked_scaled_mma %batch, %flat, %sfflat, %e {block = 16} : tensor<[3, T, 10], f32>",
+            "masked_scaled_mma %batch, %sfbatch, %b, %sfb, %e, alpha = %f4 {block = 16} : tensor<[3, T, 10], f32>",
+            "masked_scaled_mma %other, %b, %sfb, %e {block = 16} : tensor<[2, T, 10], f32>",
+            "masked_scaled_mma %batch, %b, %sfb, %e {block = 16} : tensor<[T, 10], f32>",
+        ],
+        expect![[r#"
+            error: operand_rank: a must have rank 3 or more, but `%h` is tensor<[T, 64], f16>
+            error: operand_shape: counts must have the shape [3], but `%e4` is tensor<[4], i32>
+            error: operand_rank: b must have rank 3 or more, but `%flat` is tensor<[10, 64], f4E2M1FN>
+            error: scales_unexpected: masked_scaled_mma takes `%batch: tensor<[3, T, 64], f16>` as a, which has no scales, and `%sfbatch` as sfa
+            error: operand_shape: alpha must have the shape [3], but `%f4` is tensor<[4], f32>
+            error: batch_mismatch: the leading extents of `%b: tensor<[3, 10, 64], f4E2M1FN>` differ from those of `%other: tensor<[2, T, 64], f16>`
+            error: result_shape: the shape of `%y5: tensor<[T, 10], f32>` must be [3, T, 10]
         "#]],
     );
 }

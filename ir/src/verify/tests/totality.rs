@@ -144,6 +144,7 @@ impl Choices<'_> {
                 block,
                 weight_only: self.one_in(2),
                 alpha: self.one_in(2),
+                masked: self.one_in(2),
             }),
             _ => {
                 let count = self.pick(&[0, 1, 6, 64]);

@@ -126,6 +126,154 @@ fn an_alpha_of_its_own_multiplies_in_the_epilogue() {
 }
 
 #[test]
+fn the_matrices_of_groups_are_rearranged_each_on_its_own() {
+    let inputs = "%x: tensor<[37, 96], bf16>, %ends: tensor<[3], i32>, %expert: tensor<[37], i32>, \
+         param %wg: tensor<[3, 24, 96], f4E2M1FN>, param %sg: tensor<[3, 24, 6], f8E4M3FN, linear>, \
+         param %wu: tensor<[3, 24, 96], f4E2M1FN>, param %su: tensor<[3, 24, 6], f8E4M3FN, blocked>, \
+         param %alpha: tensor<[3], f32>, param %bias: tensor<[3, 24], bf16>";
+    let body = "  %sgb = swizzle_scales %sg : tensor<[3, 24, 6], f8E4M3FN, blocked>
+  %g = grouped_scaled_mma %x, %wg, %sgb, %ends, alpha = %alpha {block = 16} : tensor<[37, 24], f32>
+  %u = grouped_scaled_mma %x, %wu, %su, %ends, alpha = %alpha {block = 16} : tensor<[37, 24], f32>
+  %rows = gather %bias, %expert {axis = 0} : tensor<[37, 24], bf16>
+  %b = add %g, %rows : tensor<[37, 24], f32>
+  %a = silu %b : tensor<[37, 24], f32>
+  %y = mul %a, %u : tensor<[37, 24], f32>
+  return %y";
+    is_rewritten(
+        &function(inputs, body),
+        expect![[r#"
+        %wg.rows = reshape %wg : tensor<[3, 24, 1, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %wu.rows = reshape %wu : tensor<[3, 24, 1, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %wg.beside = concat %wg.rows, %wu.rows {axis = 2} : tensor<[3, 24, 2, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %wg.pair = reshape %wg.beside : tensor<[3, 48, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %su.linear = swizzle_scales %su : tensor<[3, 24, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %sg.rows = reshape %sg : tensor<[3, 24, 1, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %su.linear.rows = reshape %su.linear : tensor<[3, 24, 1, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %sg.beside = concat %sg.rows, %su.linear.rows {axis = 2} : tensor<[3, 24, 2, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %sg.pair = reshape %sg.beside : tensor<[3, 48, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %sg.pair.blocked = swizzle_scales %sg.pair : tensor<[3, 48, 6], f8E4M3FN, blocked>  ; inserted: combined-products-are-one
+        %g.pair = grouped_scaled_mma %x, %wg.pair, %sg.pair.blocked, %ends, alpha = %alpha {block = 16} : tensor<[37, 48], f32>  ; from g u: combined-products-are-one
+        %g = slice %g.pair {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[37, 24], f32>  ; from g u: combined-products-are-one
+        %u = slice %g.pair {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[37, 24], f32>  ; from g u: combined-products-are-one
+        %rows = gather %bias, %expert {axis = 0} : tensor<[37, 24], bf16>
+        %b = add %g, %rows : tensor<[37, 24], f32>
+        %a = silu %b : tensor<[37, 24], f32>
+        %y = mul %a, %u : tensor<[37, 24], f32>
+        ; %sgb = swizzle_scales is gone: 
+    "#]],
+    );
+    let sm90 = capabilities("sm_90a").expect("a target");
+    let changed = |before: &str, after: &str| {
+        let body = body.replace(before, after);
+        normalize_for(&function(inputs, &body), &NormalizeOptions::default(), &sm90).is_changed()
+    };
+    assert!(changed("silu", "relu"));
+    // An alpha of its own would make rows of no group -0 or NaN. Other ends are other products.
+    assert!(!changed("%su, %ends, alpha = %alpha", "%su, %ends"));
+    let other = inputs.replace("%expert:", "%others: tensor<[3], i32>, %expert:");
+    let program = function(&other, &body.replace("%su, %ends", "%su, %others"));
+    assert!(!normalize_for(&program, &NormalizeOptions::default(), &sm90).is_changed());
+    let mut without = sm90.clone();
+    without.formats.iter_mut().for_each(|format| format.max_groups = Some(2));
+    let program = function(inputs, body);
+    assert!(
+        !normalize_for(&program, &NormalizeOptions::default(), &without).is_changed(),
+        "3 groups of at most 2"
+    );
+}
+
+#[test]
+fn halves_of_a_sum_with_a_bias_are_sums_of_halves() {
+    let inputs = "%x: tensor<[37, 96], bf16>, param %w: tensor<[48, 96], f4E2M1FN>, \
+         param %s: tensor<[48, 6], f8E4M3FN, blocked>, param %bias: tensor<[48], bf16>, %column: tensor<[37, 1], f32>";
+    let body = "  %d = scaled_mma %x, %w, %s {block = 16} : tensor<[37, 48], f32>
+  %b = add %bias, %d : tensor<[37, 48], f32>
+  %c = sub %column, %b : tensor<[37, 48], f32>
+  %g = slice %c {axes = [1], ends = [24], starts = [0]} : tensor<[37, 24], f32>
+  %u = slice %c {axes = [1], ends = [48], starts = [24]} : tensor<[37, 24], f32>
+  %a = silu %g : tensor<[37, 24], f32>
+  %y = mul %a, %u : tensor<[37, 24], f32>
+  return %y";
+    is_rewritten(
+        &function(inputs, body),
+        expect![[r#"
+        %w.half = slice %w {axes = [0], ends = [24], starts = [0]} : tensor<[24, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.rows = reshape %w.half : tensor<[24, 1, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.half.2 = slice %w {axes = [0], ends = [48], starts = [24]} : tensor<[24, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.rows.2 = reshape %w.half.2 : tensor<[24, 1, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.beside = concat %w.rows, %w.rows.2 {axis = 1} : tensor<[24, 2, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %w.pair = reshape %w.beside : tensor<[48, 96], f4E2M1FN>  ; inserted: combined-products-are-one
+        %s.linear = swizzle_scales %s : tensor<[48, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.half = slice %s.linear {axes = [0], ends = [24], starts = [0]} : tensor<[24, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.rows = reshape %s.linear.half : tensor<[24, 1, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.2.half = slice %s.linear {axes = [0], ends = [48], starts = [24]} : tensor<[24, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.2.rows = reshape %s.linear.2.half : tensor<[24, 1, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.beside = concat %s.linear.rows, %s.linear.2.rows {axis = 1} : tensor<[24, 2, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.pair = reshape %s.linear.beside : tensor<[48, 6], f8E4M3FN, linear>  ; inserted: combined-products-are-one
+        %s.linear.pair.blocked = swizzle_scales %s.linear.pair : tensor<[48, 6], f8E4M3FN, blocked>  ; inserted: combined-products-are-one
+        %g.2.pair = scaled_mma %x, %w.pair, %s.linear.pair.blocked {block = 16} : tensor<[37, 48], f32>  ; from d: slices-before-steps, combined-products-are-one
+        %g.2 = slice %g.2.pair {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[37, 24], f32>  ; from d: slices-before-steps, combined-products-are-one
+        %u.2 = slice %g.2.pair {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[37, 24], f32>  ; from d: slices-before-steps, combined-products-are-one
+        %bias.columns = slice %bias {axes = [0], ends = [24], starts = [0]} : tensor<[24], bf16>  ; inserted: slices-before-steps
+        %b.g = add %bias.columns, %g.2 : tensor<[37, 24], f32>  ; from b: slices-before-steps
+        %g = sub %column, %b.g : tensor<[37, 24], f32>  ; from b c g u: slices-before-steps
+        %bias.columns.2 = slice %bias {axes = [0], ends = [48], starts = [24]} : tensor<[24], bf16>  ; inserted: slices-before-steps
+        %b.u = add %bias.columns.2, %u.2 : tensor<[37, 24], f32>  ; from b: slices-before-steps
+        %u = sub %column, %b.u : tensor<[37, 24], f32>  ; from b c g u: slices-before-steps
+        %a = silu %g : tensor<[37, 24], f32>
+        %y = mul %a, %u : tensor<[37, 24], f32>
+    "#]],
+    );
+    let near = |before: &str, after: &str| {
+        let (inputs, body) = (inputs.replace(before, after), body.replace(before, after));
+        let sm90 = capabilities("sm_90a").expect("a target");
+        let program = function(&inputs, &body);
+        assert!(!normalize_for(&program, &NormalizeOptions::default(), &sm90).is_changed(), "{after}");
+    };
+    near("param %bias", "%bias");
+    near("param %w", "%w");
+    near("return %y", "return %y, %c");
+    near("return %y", "return %y, %b");
+    near("return %y", "return %y, %g");
+}
+
+#[test]
+fn alternating_columns_of_a_sum_with_gathered_rows_are_sums_of_columns() {
+    let inputs = "%x: tensor<[37, 64], bf16>, %ends: tensor<[3], i32>, %expert: tensor<[37], i32>, \
+         param %w: tensor<[3, 48, 64], f4E2M1FN>, param %s: tensor<[3, 48, 2], f8E8M0FNU, blocked>, \
+         param %bias: tensor<[3, 48], bf16>";
+    let body = "  %d = grouped_scaled_mma %x, %w, %s, %ends {block = 32} : tensor<[37, 48], f32>
+  %rows = gather %bias, %expert {axis = 0} : tensor<[37, 48], bf16>
+  %b = add %d, %rows : tensor<[37, 48], f32>
+  %g = slice %b {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[37, 24], f32>
+  %u = slice %b {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[37, 24], f32>
+  %low = clamp %g {max = 7, min = -inf} : tensor<[37, 24], f32>
+  %open = sigmoid %low : tensor<[37, 24], f32>
+  %a = mul %low, %open : tensor<[37, 24], f32>
+  %y = mul %a, %u : tensor<[37, 24], f32>
+  return %y";
+    is_rewritten(
+        &function(inputs, body),
+        expect![[r#"
+        %d = grouped_scaled_mma %x, %w, %s, %ends {block = 32} : tensor<[37, 48], f32>
+        %g.2 = slice %d {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[37, 24], f32>  ; inserted: slices-before-steps
+        %bias.columns = slice %bias {axes = [1], ends = [48], starts = [0], steps = [2]} : tensor<[3, 24], bf16>  ; inserted: slices-before-steps
+        %rows.columns = gather %bias.columns, %expert {axis = 0} : tensor<[37, 24], bf16>  ; inserted: slices-before-steps
+        %g = add %g.2, %rows.columns : tensor<[37, 24], f32>  ; from b g u: slices-before-steps
+        %u.2 = slice %d {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[37, 24], f32>  ; inserted: slices-before-steps
+        %bias.columns.2 = slice %bias {axes = [1], ends = [48], starts = [1], steps = [2]} : tensor<[3, 24], bf16>  ; inserted: slices-before-steps
+        %rows.columns.2 = gather %bias.columns.2, %expert {axis = 0} : tensor<[37, 24], bf16>  ; inserted: slices-before-steps
+        %u = add %u.2, %rows.columns.2 : tensor<[37, 24], f32>  ; from b g u: slices-before-steps
+        %low = clamp %g {max = 7, min = -inf} : tensor<[37, 24], f32>
+        %open = sigmoid %low : tensor<[37, 24], f32>
+        %a = mul %low, %open : tensor<[37, 24], f32>
+        %y = mul %a, %u : tensor<[37, 24], f32>
+        ; %rows = gather is gone: 
+    "#]],
+    );
+}
+
+#[test]
 fn products_that_no_kernel_combines_remain() {
     let sm90 = capabilities("sm_90a").expect("a target");
     let changed = |inputs: &str, body: &str| {
@@ -218,19 +366,26 @@ fn layer(random: &mut Random) -> Layer {
     let near = if is_near { random.below(3) } else { 3 };
     let param = if near == 0 { "" } else { "param " };
     let has_scales_a = a != "bf16";
+    // Groups have kernels for FP4 weights only.
+    let is_grouped = codes == "f4E2M1FN" && random.percent(50);
+    let (op, lead, ends) =
+        if is_grouped { ("grouped_scaled_mma", "5, ", ", %ends") } else { ("scaled_mma", "", "") };
     let mut inputs = vec![format!("%x: tensor<[{m}, {k}], {a}>")];
-    inputs.extend(has_scales_a.then(|| format!("%sx: tensor<[{m}, {groups}], {scale}, blocked>")));
-    inputs.extend([0, 1].map(|i| format!("%alpha{i}: tensor<[], f32>")));
+    let of_x = if is_grouped { "linear" } else { "blocked" };
+    inputs.extend(has_scales_a.then(|| format!("%sx: tensor<[{m}, {groups}], {scale}, {of_x}>")));
+    inputs.extend(is_grouped.then(|| "%ends: tensor<[5], i32>".to_owned()));
+    let of_alpha = if is_grouped { random.pick(&["5", ""]) } else { "" };
+    inputs.extend([0, 1].map(|i| format!("%alpha{i}: tensor<[{of_alpha}], f32>")));
     inputs.extend([0, 1].map(|i| format!("%row{i}: tensor<[{f}], {ty}>")));
     inputs.push(format!("%column: tensor<[{m}, 1], {ty}>"));
     let mut body = String::new();
     let mut weight = |name: &str, rows: u64, body: &mut String, random: &mut Random| {
-        inputs.push(format!("{param}%w{name}: tensor<[{rows}, {k}], {codes}>"));
+        inputs.push(format!("{param}%w{name}: tensor<[{lead}{rows}, {k}], {codes}>"));
         let is_linear = random.percent(50);
         let (given, layout) = if is_linear { ("given", "linear") } else { ("", "blocked") };
-        inputs.push(format!("{param}%s{name}{given}: tensor<[{rows}, {groups}], {scale}, {layout}>"));
+        inputs.push(format!("{param}%s{name}{given}: tensor<[{lead}{rows}, {groups}], {scale}, {layout}>"));
         if is_linear {
-            let ty = format!("tensor<[{rows}, {groups}], {scale}, blocked>");
+            let ty = format!("tensor<[{lead}{rows}, {groups}], {scale}, blocked>");
             *body += &format!("  %s{name} = swizzle_scales %s{name}given : {ty}\n");
         }
     };
@@ -239,15 +394,18 @@ fn layer(random: &mut Random) -> Layer {
         weight("w", 2 * f, &mut body, random);
         let alpha = random.pick(&["", ", alpha = %alpha0"]);
         let wide = format!("tensor<[{m}, {}], {ty}>", 2 * f);
-        body += &format!("  %d = scaled_mma {of_a}, %ww, %sw{alpha} {{block = {block}}} : {wide}\n");
+        body += &format!("  %d = {op} {of_a}, %ww, %sw{ends}{alpha} {{block = {block}}} : {wide}\n");
         body += &format!("  %p0 = slice %d {{axes = [1], ends = [{f}], starts = [0]}} : {d}\n");
         body += &format!("  %p1 = slice %d {{axes = [1], ends = [{}], starts = [{f}]}} : {d}\n", 2 * f);
         random.pick(&[[0, 1], [1, 0]])
     } else {
+        // Groups share alpha.
+        let shared = random.pick(&["", ", alpha = %alpha0"]);
         for i in [0, 1] {
             weight(&i.to_string(), f, &mut body, random);
-            let alpha = random.pick(&["", ", alpha = %alpha0", ", alpha = %alpha1"]);
-            body += &format!("  %p{i} = scaled_mma {of_a}, %w{i}, %s{i}{alpha} {{block = {block}}} : {d}\n");
+            let own = random.pick(&["", ", alpha = %alpha0", ", alpha = %alpha1"]);
+            let alpha = if is_grouped { shared } else { own };
+            body += &format!("  %p{i} = {op} {of_a}, %w{i}, %s{i}{ends}{alpha} {{block = {block}}} : {d}\n");
         }
         [0, 1]
     };

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use fourfold_ir::{ElementType, Program, SymbolValues, Tensor, bind, interpret, text, verify};
+use fourfold_ir::sample::{self, Recipe, Rule};
+use fourfold_ir::{ElementType, OpKind, Program, SymbolValues, Tensor, bind, interpret, text, verify};
 use fourfold_scheduler::{Fate, NormalizeOptions, Normalized, Origin, Step, normalize};
 
 /// Loads a program from text.
@@ -153,12 +154,27 @@ impl Random {
     }
 }
 
+/// The integers of a program with groups: ends and indices, which most numbers are not.
+fn drawn_integers(program: &Program, seed: u64, symbols: &SymbolValues) -> HashMap<String, Tensor> {
+    let module = program.module();
+    if !module.ops.values().any(|operation| matches!(operation.kind, OpKind::GroupedScaledMma(_))) {
+        return HashMap::new();
+    }
+    let extents =
+        module.symbols.iter().filter_map(|(symbol, name)| Some((name.clone(), symbols.get(symbol)?)));
+    let recipe = Recipe { rule: Rule::Normal, seed, symbols: extents.collect() };
+    let mut drawn = sample::inputs(program, &recipe).expect("every symbol has a value");
+    drawn.retain(|_, tensor| tensor.element() == ElementType::I32);
+    drawn
+}
+
 /// Inputs with NaN, infinities, both zeros and subnormals among ordinary numbers, and scales of every kind.
 pub fn poisoned_inputs(program: &Program, seed: u64, symbols: &SymbolValues) -> HashMap<String, Tensor> {
     let mut random = Random(seed);
     let module = program.module();
     let poison = random.pick(&[0usize, 2, 10]);
     let mut inputs = HashMap::new();
+    let integers = drawn_integers(program, seed, symbols);
     for input in &module.inputs {
         let ty = module.ty(*input);
         let dims = bind::concrete_dims(ty, symbols).expect("every symbol has a value");
@@ -189,6 +205,10 @@ pub fn poisoned_inputs(program: &Program, seed: u64, symbols: &SymbolValues) -> 
                 ElementType::I1 => codes.push(random.below(2) as u8),
                 _ => codes.extend((0..width).map(|_| random.below(256) as u8)),
             }
+        }
+        if let Some(drawn) = integers.get(module.name_of(*input)) {
+            inputs.insert(module.name_of(*input).to_owned(), drawn.clone());
+            continue;
         }
         let tensor =
             Tensor::from_codes(ty.element, dims, ty.layout, codes).expect("the number of codes fits");

@@ -14,6 +14,7 @@ fn with_groups() -> Capabilities {
     let mut capabilities = blackwell();
     for rules in &mut capabilities.formats {
         rules.max_groups = Some(300);
+        rules.has_masked = true;
     }
     capabilities
 }
@@ -30,7 +31,12 @@ fn product(builder: &mut Builder, groups: u64, k: u64, layout: ScaleLayout, alph
     let ends = builder.input("ends", tensor(&[groups], I32));
     let of_alpha = if alphas { tensor(&[groups], F32) } else { tensor(&[], F32) };
     let alpha = builder.input("alpha", of_alpha);
-    let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: false, alpha: true });
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+        block: 16,
+        weight_only: false,
+        alpha: true,
+        masked: false,
+    });
     let ty = TensorType::new(vec![m, Dim::fixed(72)], F32);
     builder.op(kind, &[a, sfa, b, sfb, ends, alpha], &[("d", ty)])[0]
 }
@@ -90,7 +96,9 @@ fn one_alpha_is_a_scalar() {
 #[test]
 fn groups_that_no_kernel_takes_have_their_reasons() {
     let of = |module, capabilities: &Capabilities| reason(module, capabilities, "d").expect("a reason");
-    let (code, message) = of(weighted(7, 96, ScaleLayout::Blocked, true), &blackwell());
+    let mut without = blackwell();
+    without.formats.iter_mut().for_each(|rules| rules.max_groups = None);
+    let (code, message) = of(weighted(7, 96, ScaleLayout::Blocked, true), &without);
     assert_eq!(code, ReasonCode::GroupedUnsupported);
     expect!["%d = grouped_scaled_mma: sm_100a has no kernel for a grouped_scaled_mma of nvfp4"]
         .assert_eq(&message);
@@ -134,4 +142,63 @@ fn the_checker_finds_other_groups() {
         }
         assert!(check(&program, &with_groups(), &changed).is_err());
     }
+}
+
+/// A product of seven matrices of M rows, weighted by row and rounded to bf16.
+fn masked(of_a: ScaleLayout) -> Module {
+    let mut builder = Builder::new("masked");
+    let m = builder.symbol("M");
+    let of = |last: u64| vec![Dim::fixed(7), m.clone(), Dim::fixed(last)];
+    let a = builder.input("a", TensorType::new(of(96), F4E2M1FN));
+    let sfa = builder.input("sfa", TensorType::scales(of(6), F8E4M3FN, of_a));
+    let b = builder.param("b", tensor(&[7, 72, 96], F4E2M1FN));
+    let of_b = [7, 72, 6].map(Dim::fixed).to_vec();
+    let sfb = builder.param("sfb", TensorType::scales(of_b, F8E4M3FN, ScaleLayout::Blocked));
+    let counts = builder.input("counts", tensor(&[7], I32));
+    let kind = GroupedScaledMma { block: 16, weight_only: false, alpha: false, masked: true };
+    let d = TensorType::new(of(72), F32);
+    let d = builder.op(OpKind::GroupedScaledMma(kind), &[a, sfa, b, sfb, counts], &[("d", d)])[0];
+    let weights = builder.input("weights", TensorType::new(of(1), F32));
+    let y = builder.binary("y", BinaryKind::Mul, d, weights);
+    let z = builder.convert("z", y, BF16);
+    builder.finish(&[z])
+}
+
+#[test]
+fn matrices_of_groups_are_rows_of_one() {
+    let (program, partition) = planned(masked(ScaleLayout::Linear), &with_groups());
+    let (_, plan) = partition.kernels().next().expect("a kernel");
+    assert!(plan.groups.as_ref().is_some_and(|groups| groups.masked && !groups.has_alphas));
+    assert_eq!(program.module().display_dim(&plan.m).to_string(), "7*M");
+    let plan = Plan::from(plan.clone());
+    assert_eq!(plan.signature(&program), "nvfp4 masked column=f32 d=bf16");
+    let mut changed = partition.clone();
+    for segment in &mut changed.segments {
+        if let SegmentKind::Kernel(plan) = &mut segment.kind
+            && let Plan::ScaledMma(plan) = &mut **plan
+        {
+            plan.groups.as_mut().expect("groups").masked = false;
+        }
+    }
+    assert!(check(&program, &with_groups(), &changed).is_err());
+}
+
+#[test]
+fn masked_products_that_no_kernel_takes_have_their_reasons() {
+    let of = |module, capabilities: &Capabilities| reason(module, capabilities, "d").expect("a reason");
+    let mut without = with_groups();
+    without.formats.iter_mut().for_each(|rules| rules.has_masked = false);
+    let (code, message) = of(masked(ScaleLayout::Linear), &without);
+    assert_eq!(code, ReasonCode::GroupedUnsupported);
+    expect!["%d = masked_scaled_mma: sm_100a has no kernel for a masked_scaled_mma of nvfp4"]
+        .assert_eq(&message);
+    let (program, partition) = planned(masked(ScaleLayout::Linear), &with_groups());
+    assert!(
+        check(&program, &without, &partition).is_err(),
+        "the checker finds a kernel that the target lacks"
+    );
+    let (code, message) = of(masked(ScaleLayout::Blocked), &with_groups());
+    assert_eq!(code, ReasonCode::ScaleLayout);
+    expect!["%d = masked_scaled_mma: %sfa, the scales of A, are blocked; expected linear"]
+        .assert_eq(&message);
 }

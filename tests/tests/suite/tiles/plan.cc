@@ -28,7 +28,7 @@ int cuTensorMapEncodeTiled();
 namespace cute {
 using std::conditional_t;
 }
-constexpr bool kMx = IS_MX, kUsesBf16 = kMx, kSimple = true, kGrouped = false;
+constexpr bool kMx = IS_MX, kUsesBf16 = kMx, kSimple = true, kGrouped = false, kMasked = false;
 enum class Element { kE2m1, kE4m3, kE5m2, kF16, kBf16 };
 constexpr Element kElementA = Element::kE2m1, kElementB = Element::kE2m1;
 

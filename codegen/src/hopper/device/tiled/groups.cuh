@@ -5,6 +5,9 @@
 //
 // Shared memory has two words for each group and for the rows after the last: the number of tiles before the group, and
 // its first row. A last pair has the number of all tiles, and M.
+//
+// If kMasked, each group has p.group_rows rows of A, and uses the first ones. Their number replaces the first row of the
+// next group in the tables. Other rows have no tiles.
 
 #ifndef FOURFOLD_HOST
 // Fills the tables. One warp calls it, before the CTA's first __syncthreads.
@@ -23,7 +26,8 @@ CUTLASS_DEVICE void find_groups(Parameters const &p, TiledSmem<V> const &smem) {
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + 32 * i < p.groups) {
         // A negative end becomes 0.
-        store_word(smem.row_of_group(first + 32 * i + 1), min(max(static_cast<int>(ends[i]), 0), p.m));
+        int const most = kMasked ? p.group_rows : p.m;
+        store_word(smem.row_of_group(first + 32 * i + 1), min(max(static_cast<int>(ends[i]), 0), most));
       }
     }
   }
@@ -39,20 +43,26 @@ CUTLASS_DEVICE void find_groups(Parameters const &p, TiledSmem<V> const &smem) {
     int const previous = __shfl_sync(kWarp, static_cast<uint32_t>(own), (lane() - 1) & 31, 32);
     return lane() == 0 ? 0 : previous;
   };
-  int row = 0;
-  CUTLASS_PRAGMA_NO_UNROLL
-  for (int group = begin; group < end; ++group) {
-    row = max(row, static_cast<int>(load_word(smem.row_of_group(group + 1))));
+  int row = 0, first_row = 0;
+  if constexpr (!kMasked) {
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int group = begin; group < end; ++group) {
+      row = max(row, static_cast<int>(load_word(smem.row_of_group(group + 1))));
+    }
+    first_row = before(row, [](int x, int y) { return max(x, y); });
   }
-  int const first_row = before(row, [](int x, int y) { return max(x, y); });
   auto const tiles_of = [&](int rows) { return (rows + V::kTileM - 1) / V::kTileM * p.tiles_n; };
   int tiles = 0;
   row = first_row;
   CUTLASS_PRAGMA_NO_UNROLL
   for (int group = begin; group < end; ++group) {
+    store_word(smem.tiles_before_group(group), tiles);
+    if constexpr (kMasked) {
+      tiles += tiles_of(load_word(smem.row_of_group(group + 1)));
+      continue;
+    }
     int const next = max(row, static_cast<int>(load_word(smem.row_of_group(group + 1))));
     store_word(smem.row_of_group(group + 1), next);
-    store_word(smem.tiles_before_group(group), tiles);
     tiles += tiles_of(next - row);
     row = next;
   }
@@ -65,8 +75,8 @@ CUTLASS_DEVICE void find_groups(Parameters const &p, TiledSmem<V> const &smem) {
   if (lane() == 31) {
     store_word(smem.row_of_group(0), 0);
     store_word(smem.tiles_before_group(p.groups), first_tile + tiles);
-    store_word(smem.row_of_group(p.groups + 1), p.m);
-    store_word(smem.tiles_before_group(p.groups + 1), first_tile + tiles + tiles_of(p.m - row));
+    store_word(smem.row_of_group(p.groups + 1), kMasked ? 0 : p.m);
+    store_word(smem.tiles_before_group(p.groups + 1), first_tile + tiles + (kMasked ? 0 : tiles_of(p.m - row)));
   }
 }
 
@@ -88,11 +98,12 @@ CUTLASS_DEVICE int group_of_tile(Parameters const &p, TiledSmem<V> const &smem, 
 // kGroupWidth. A section covers all rows of the group before the next begins.
 template <class V>
 CUTLASS_DEVICE WorkTile tile_of_group(Parameters const &p, TiledSmem<V> const &smem, int tile) {
-  int const group = group_of_tile<V>(p, smem, tile), row = load_word(smem.row_of_group(group));
+  int const group = group_of_tile<V>(p, smem, tile);
+  int const row = kMasked ? group * p.group_rows : static_cast<int>(load_word(smem.row_of_group(group)));
   unsigned const in_group = tile - load_word(smem.tiles_before_group(group));
   WorkTile result = {};
   result.batch = group;
-  result.end_row = load_word(smem.row_of_group(group + 1));
+  result.end_row = static_cast<int>(load_word(smem.row_of_group(group + 1))) + (kMasked ? row : 0);
   unsigned const tiles_m = max((result.end_row - row + V::kTileM - 1) / V::kTileM, 1);
   unsigned const section = in_group / (tiles_m * kGroupWidth), inside = in_group - section * tiles_m * kGroupWidth;
   int const width = max(min(kGroupWidth, p.tiles_n - static_cast<int>(section) * kGroupWidth), 1), m_idx = inside / width;

@@ -1,0 +1,117 @@
+//! Rows of matrices that no group of a `masked_scaled_mma` uses. They hold anything, so no comparison counts them.
+
+use fourfold_ir::{Entity, OpKind, Program, Tensor, Value};
+
+use crate::compare::Wanted;
+
+/// Returns, by value, the rows of each group that are defined: the counts of the `masked_scaled_mma` that the value follows
+/// from row by row. `None` for a value whose elements are all defined.
+pub(crate) fn counts_of_values(program: &Program) -> Vec<Option<Value>> {
+    let module = program.module();
+    let mut counts: Vec<Option<Value>> = vec![None; module.values.len()];
+    for operation in module.ops.values() {
+        let of_operand = |operand: &Value| counts[operand.index()].map(|counts| (*operand, counts));
+        let found = match operation.kind {
+            OpKind::GroupedScaledMma(mma) if mma.masked => {
+                operation.operands.get(mma.positional().len() - 1).map(|counts| (None, *counts))
+            }
+            OpKind::Unary(_)
+            | OpKind::Binary(_)
+            | OpKind::Clamp { .. }
+            | OpKind::Compare(_)
+            | OpKind::Select
+            | OpKind::Convert
+            | OpKind::Slice { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Softmax { .. }
+            | OpKind::LayerNorm { .. }
+            | OpKind::SwizzleScales
+            | OpKind::BlockQuantize { .. }
+            | OpKind::BlockDequantize { .. } => {
+                let mut found = operation.operands.iter().filter_map(of_operand);
+                found.next().map(|(operand, counts)| (Some(operand), counts))
+            }
+            _ => None,
+        };
+        let Some((operand, of_groups)) = found else { continue };
+        for result in &operation.results {
+            let matrices = |value: Value| module.ty(value).shape.get(..2).map(<[_]>::to_vec);
+            if operand.is_none_or(|operand| matrices(operand) == matrices(*result)) {
+                counts[result.index()] = Some(of_groups);
+            }
+        }
+    }
+    counts
+}
+
+/// Returns `got` with the expected elements in the rows of each matrix beyond its count; `None` if there are none.
+pub(crate) fn without_unused_rows(got: &Tensor, want: &dyn Wanted, counts: &Tensor) -> Option<Tensor> {
+    let &[groups, rows, ref inner @ ..] = got.dims() else { return None };
+    let counts = counts.to_f64();
+    let width = got.element().storage_bits().div_ceil(8) * inner.iter().product::<usize>();
+    let (mut codes, wanted) = (got.to_codes(), want.codes(got));
+    if counts.len() != groups || codes.len() != wanted.len() || codes.len() != groups * rows * width {
+        return None;
+    }
+    for (group, count) in counts.into_iter().enumerate() {
+        let used = (count.max(0.0) as usize).min(rows);
+        let unused = (group * rows + used) * width..(group + 1) * rows * width;
+        codes[unused.clone()].copy_from_slice(&wanted[unused]);
+    }
+    Tensor::from_codes(got.element(), got.dims().to_vec(), got.layout(), codes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use fourfold_ir::{ElementType, ScaleLayout};
+
+    use super::*;
+
+    #[test]
+    fn values_that_follow_row_by_row_have_the_counts_of_their_product() {
+        let text = "fir 1
+func @main(%x: tensor<[3, M, 32], bf16>, %w: tensor<[3, 64, 32], f4E2M1FN>,
+    %sw: tensor<[3, 64, 2], f8E4M3FN, linear>, %n: tensor<[3], i32>, %g: tensor<[], f32>, %ids: tensor<[5], i32>) {
+  %d = masked_scaled_mma %x, %w, %sw, %n {block = 16} : tensor<[3, M, 64], f32>
+  %y = add %g, %d : tensor<[3, M, 64], f32>
+  %half = slice %y {axes = [2], ends = [64], starts = [32]} : tensor<[3, M, 32], f32>
+  %q, %s = block_quantize %half, %g {block = 16} : tensor<[3, M, 32], f4E2M1FN>, tensor<[3, M, 2], f8E4M3FN, linear>
+  %amax = reduce %y {axes = [0, 1], kind = amax} : tensor<[64], f32>
+  %flat = reshape %y : tensor<[3*M, 64], f32>
+  %some = gather %flat, %ids {axis = 0} : tensor<[5, 64], f32>
+  %z = neg %g : tensor<[], f32>
+  return %q, %s, %amax, %some, %z
+}";
+        let program = fourfold_ir::load(text).expect("a program").0;
+        let named = |name: &str| program.facts().value_named(name).expect("a value");
+        let counts = counts_of_values(&program);
+        let has = |name: &str| counts[named(name).index()].map(|counts| program.module().name_of(counts));
+        for name in ["d", "y", "half", "q", "s"] {
+            assert_eq!(has(name), Some("n"), "{name}");
+        }
+        for name in ["x", "amax", "flat", "some", "z", "n"] {
+            assert_eq!(has(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_rows_beyond_the_count_are_replaced() {
+        let of = |values: &[f64]| {
+            Tensor::from_f64(ElementType::BF16, vec![2, 3, 2], None, values).expect("twelve numbers")
+        };
+        let got = of(&[1.0, 2.0, f64::NAN, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, f64::INFINITY]);
+        let want = of(&[0.0; 12]);
+        let counts = |values: &[f64]| Tensor::from_f64(ElementType::I32, vec![2], None, values).expect("two");
+        let patched = without_unused_rows(&got, &want, &counts(&[1.0, 2.0])).expect("matrices");
+        assert_eq!(patched.to_f64(), [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 7.0, 8.0, 9.0, 10.0, 0.0, 0.0]);
+        let all = without_unused_rows(&got, &want, &counts(&[3.0, 3.0])).expect("matrices");
+        assert_eq!(all.bytes(), got.bytes());
+        let codes = |first: u8| {
+            let codes = (0..20).map(|index| first + index).collect();
+            Tensor::from_codes(ElementType::F8E4M3FN, vec![2, 2, 5], Some(ScaleLayout::Blocked), codes)
+        };
+        let (got, want) = (codes(0).expect("scales"), codes(50).expect("scales"));
+        let patched = without_unused_rows(&got, &want, &counts(&[2.0, 1.0])).expect("matrices").to_codes();
+        assert_eq!((&patched[..15], patched[15]), (&got.to_codes()[..15], 65));
+    }
+}
