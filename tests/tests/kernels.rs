@@ -138,7 +138,7 @@ const GROUP_FORMATS: [BlockFormat; 3] =
 fn of_groups(name: &str, format: BlockFormat) -> Design {
     let family = defaults::family(name).expect("a target of Blackwell");
     let groups = Groups { has_alphas: true };
-    select::cutlass::choose_of_groups(family, format, groups).expect("a kernel").0.into()
+    select::cutlass::choose_of_groups(family, format, groups, false).expect("a kernel").0.into()
 }
 
 /// Returns the formats of a target of Blackwell that have an operand of FP6 or FP8.

@@ -73,7 +73,12 @@ pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Opti
 
 /// The default kernel of a family for groups of rows, with a bf16 D and no C; `None` for a format without one. Groups
 /// of any number of rows share it, and tiles of 128 columns leave two stages beside any epilogue.
-pub(crate) fn usual_of_groups(family: Family, format: BlockFormat, groups: Groups) -> Option<Configuration> {
+pub(crate) fn usual_of_groups(
+    family: Family,
+    format: BlockFormat,
+    groups: Groups,
+    masked: bool,
+) -> Option<Configuration> {
     if !targets::BLACKWELL_GROUPS.contains(&format) {
         return None;
     }
@@ -84,6 +89,7 @@ pub(crate) fn usual_of_groups(family: Family, format: BlockFormat, groups: Group
     let epilogue = Epilogue { grouped: family != Family::Sm120, ..dense.epilogue };
     Some(Configuration {
         groups: Some(groups),
+        masked,
         epilogue,
         // The only scheduler of groups.
         scheduler: TileScheduler::Default,
@@ -160,6 +166,7 @@ fn sm120(pair: Pair, tile: [u32; 3]) -> Configuration {
         sms: Sms::One,
         mainloop: Mainloop::Auto,
         groups: None,
+        masked: false,
         epilogue: Epilogue {
             schedule: EpilogueSchedule::Auto,
             sms: Sms::One,

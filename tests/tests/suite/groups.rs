@@ -25,9 +25,14 @@ func @main(
 }
 ";
 
+/// The same for groups that use the first rows of a matrix each.
+fn masked() -> String {
+    PROGRAM.replace("[M, ", "[5, M, ").replace("grouped_scaled_mma", "masked_scaled_mma")
+}
+
 /// The text of the kernel in a source, and its tile K.
-fn kernel(target: &str) -> (String, u32) {
-    let (program, _) = fourfold::ir::load(PROGRAM).expect("a valid program");
+fn kernel(target: &str, program: &str) -> (String, u32) {
+    let (program, _) = fourfold::ir::load(program).expect("a valid program");
     let planned = backend(target).expect("a known target").plan(program);
     let kernel = planned_kernels(&planned, CutlassVersion::PINNED, false).pop().expect("a kernel");
     let source = &kernel.source.text;
@@ -38,10 +43,11 @@ fn kernel(target: &str) -> (String, u32) {
 }
 
 /// Compiles and runs the kernel. Returns what differs.
-fn run(name: &str, kernel: &str, tile_k: u32) -> Result<(), String> {
+fn run(name: &str, (kernel, tile_k): &(String, u32), masked: bool) -> Result<(), String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("groups");
     std::fs::create_dir_all(&folder).expect("the folder can be created");
     let text = HARNESS.replace("KERNEL", kernel).replace("TILE_K", &tile_k.to_string());
+    let text = text.replace("IS_MASKED", &masked.to_string());
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
     std::fs::write(&file, text).expect("the file can be written");
     let mut compiler = Command::new("g++");
@@ -56,8 +62,8 @@ fn run(name: &str, kernel: &str, tile_k: u32) -> Result<(), String> {
 #[test]
 fn tables_of_groups_are_as_defined_for_any_ends() {
     // Kernels of other targets differ in tile K only.
-    let (kernel, tile_k) = kernel("sm_100a");
-    run("right", &kernel, tile_k).unwrap_or_else(|said| panic!("{said}"));
+    run("right", &kernel("sm_100a", PROGRAM), false).unwrap_or_else(|said| panic!("{said}"));
+    run("masked", &kernel("sm_100a", &masked()), true).unwrap_or_else(|said| panic!("{said}"));
 }
 
 #[test]
@@ -79,13 +85,23 @@ fn faults_planted_in_the_tables_of_groups_are_found() {
         ("low", "max(p.offsets[thread], 0)", "p.offsets[thread]"),
         ("high", "min(max(p.offsets[thread], 0), p.m)", "max(p.offsets[thread], 0)"),
         ("descending", "return max(x, y);", "return x;"),
-        ("padding", "row < first_rows[low + 1]", "row < p.m"),
+        ("padding", "in_group < rows_of(low)", "in_group < p.m - first_rows[low]"),
         ("last", "first_rows[last + 1] = p.m;", "first_rows[last + 1] = first_rows[last];"),
     ];
-    let (kernel, tile_k) = kernel("sm_120a");
+    let (kernel, tile_k) = kernel("sm_120a", PROGRAM);
     for (name, what, by) in faults {
         assert_eq!(kernel.matches(what).count(), 1, "{what}");
-        let found = run(name, &kernel.replace(what, by), tile_k);
+        let found = run(name, &(kernel.replace(what, by), tile_k), false);
+        assert!(found.is_err(), "{name}: {what}");
+    }
+    let (kernel, tile_k) = self::kernel("sm_120a", &masked());
+    for (name, what, by) in [
+        ("masked_rows", "first_rows[thread] = thread * most;", "first_rows[thread] = thread;"),
+        ("masked_count", "min(max(p.offsets[thread], 0), most)", "min(max(p.offsets[thread], 0), p.m)"),
+        ("masked_padding", "in_group < rows_of(low)", "in_group < most"),
+    ] {
+        assert_eq!(kernel.matches(what).count(), 1, "{what}");
+        let found = run(name, &(kernel.replace(what, by), tile_k), true);
         assert!(found.is_err(), "{name}: {what}");
     }
 }

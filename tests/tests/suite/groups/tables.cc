@@ -99,6 +99,8 @@ static Index blockIdx, gridDim;
 
 KERNEL
 
+constexpr bool kMasked = IS_MASKED;
+
 static std::mt19937 engine;
 static int below(int bound) { return static_cast<int>(engine() % static_cast<unsigned>(bound)); }
 
@@ -131,9 +133,10 @@ static std::vector<int> ends(int groups, int rows, int distribution) {
 
 static int check(int groups, int m, int n, int k, int ctas, int distribution) {
   constexpr int kBlock = 16;
-  int const lines = groups + 1, blocks = k / kBlock, atoms = (blocks + 3) / 4;
-  size_t const tile = size_t{512} * atoms, tiles = m / 128 + min(groups + 1, m);
-  std::vector<int> const offsets = ends(groups, m, distribution);
+  int const lines = groups + (kMasked ? 0 : 1), blocks = k / kBlock, atoms = (blocks + 3) / 4;
+  size_t const tile = size_t{512} * atoms, of_group = m / groups;
+  size_t const tiles = kMasked ? (of_group + 127) / 128 * groups : m / 128 + min(groups + 1, m);
+  std::vector<int> const offsets = ends(groups, kMasked ? of_group : m, distribution);
   std::vector<uint8_t> sfa(size_t(m) * blocks), scales(tiles * tile + 64, 0xEE);
   for (uint8_t &scale : sfa) {
     scale = static_cast<uint8_t>(1 + below(200));
@@ -184,7 +187,11 @@ static int check(int groups, int m, int n, int k, int ctas, int distribution) {
   size_t first_tile = 0;
   for (int group = 0; group < lines; ++group) {
     bool const is_group = group < groups;
-    int64_t const end = is_group ? std::max<int64_t>(row, std::clamp(offsets[group], 0, m)) : m;
+    if (kMasked) {
+      row = int64_t{group} * of_group;
+    }
+    int64_t const end = kMasked ? row + std::clamp<int>(offsets[group], 0, of_group)
+                        : is_group ? std::max<int64_t>(row, std::clamp(offsets[group], 0, m)) : m;
     int const rows = static_cast<int>(end - row);
     int64_t const matrix = is_group ? group : 0, of_b = (n + 127) / 128 * int64_t(tile);
     if (shapes[group] != Shape3{rows, n, is_group ? k : min(k, TILE_K)}) return failed("shape", group);
@@ -220,11 +227,11 @@ static int check(int groups, int m, int n, int k, int ctas, int distribution) {
 }
 
 int main() {
-  int const cases[][5] = {{1, 1, 32, 32, 1}, {5, 300, 200, 352, 3}, {32, 132, 136, 64, 1}, {512, 264, 32, 576, 2}};
+  int const cases[][5] = {{1, 1, 32, 32, 1}, {5, 300, 200, 352, 3}, {32, 132, 136, 64, 1}, {512, kMasked ? 1536 : 264, 32, 576, 2}};
   for (auto const &[groups, m, n, k, ctas] : cases) {
     for (int distribution = 0; distribution < 5; ++distribution) {
       engine.seed(1000 * groups + distribution);
-      if (check(groups, m, n, k, ctas, distribution) != 0) {
+      if (check(groups, kMasked ? m / groups * groups : m, n, k, ctas, distribution) != 0) {
         std::printf("E = %d, M = %d, N = %d, K = %d, distribution %d\n", groups, m, n, k, distribution);
         return 1;
       }
