@@ -73,7 +73,10 @@ impl Design {
 
     /// True if each group of rows has a matrix of A of its own, of which it uses the first rows.
     pub fn is_masked(&self) -> bool {
-        matches!(self, Design::Hopper(configuration) if configuration.masked)
+        match self {
+            Design::Cutlass(configuration) => configuration.masked,
+            Design::Hopper(configuration) => configuration.masked,
+        }
     }
 
     /// The CUTLASS configuration; `None` for another backend.

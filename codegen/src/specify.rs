@@ -105,11 +105,9 @@ fn specify_scaled_mma(
     }
     let family = defaults::family(target.name)?;
     if let Some(groups) = &plan.groups {
-        if groups.masked {
-            return None;
-        }
+        let masked = groups.masked;
         let groups = Groups { has_alphas: groups.has_alphas };
-        let (configuration, why) = select::cutlass::choose_of_groups(family, plan.format, groups)?;
+        let (configuration, why) = select::cutlass::choose_of_groups(family, plan.format, groups, masked)?;
         let configuration = fit(configuration, &epilogue).into();
         return Some((ScaledMmaSpec { target, configuration, epilogue }, why));
     }

@@ -33,7 +33,7 @@ define_codes! {
         "block-quantize both operands and multiply with scaled_mma, allow contract rules for a dequantized mma, or use the host's own GEMM";
     /// The op is a `grouped_scaled_mma` or `masked_scaled_mma`, for which the target has no kernel.
     GroupedUnsupported = "grouped_unsupported",
-        "nothing to do: the fallback runs it; sm_90a has kernels for FP4 weights";
+        "nothing to do: the fallback runs it; kernels take FP4 weights";
     /// The op is not a `scaled_mma`, and it uses no result of a kernel.
     NoScaledMmaProducer = "no_scaled_mma_producer",
         "nothing to do: a kernel runs a scaled_mma and the elementwise ops, quantizations and reductions after it";

@@ -84,7 +84,11 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
         let bytes_b = problem.matrices() as usize * bytes(problem.n);
         assert_eq!(requirements.operands[sfb] as usize, bytes_b, "{problem:?}");
         // The blocked scales of groups, each of which may end with a part of 128 rows.
-        let tiles = problem.e.map_or(0, |e| problem.m / 128 + problem.m.min(e + 1));
+        let tiles = match problem.e {
+            None => 0,
+            Some(e) if spec.configuration.is_masked() => e * (problem.m / e + 127).div_euclid(128),
+            Some(e) => problem.m / 128 + problem.m.min(e + 1),
+        };
         let scales = (tiles as usize * bytes(128)) as u64;
         let is_right = match spec.target.name {
             hopper::TARGET => workspaces(spec, &problem).any(|(decoded, piece)| {
@@ -278,6 +282,9 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     }
     // A kernel of groups has at least one.
     if problem.e.is_some_and(|e| e < 1 || format.max_groups.is_none_or(|most| most < e as u64)) {
+        return false;
+    }
+    if spec.configuration.is_masked() && problem.e.is_some_and(|e| problem.m % e != 0) {
         return false;
     }
     let scale_bytes = |rows: i64, matrices: i64| {

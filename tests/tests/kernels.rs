@@ -1,11 +1,11 @@
 //! Builds kernels for every target without a GPU and checks their instructions, their resources, and whether
 //! their own answers agree with the promises of the plan.
 //!
-//! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and one kernel with an operand of
-//! FP6 or FP8 for each family of Blackwell, rotating through configurations and epilogues. `--features full` builds every default
+//! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and for each family of Blackwell one kernel
+//! with an operand of FP6 or FP8, and one for groups of rows, rotating through configurations and epilogues. `--features full` builds every default
 //! configuration of every format and every activation. `dags.rs` builds epilogues of other forms.
 //!
-//! `kernels/host.rs` compiles only the host code, for every format with an FP6 or FP8 operand.
+//! `kernels/host.rs` compiles only the host code, for every format with an FP6 or FP8 operand, and for groups of rows.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fourfold::codegen::Extents;
 use fourfold::codegen::cutlass::{CutlassVersion, defaults};
 use fourfold::codegen::{
-    Design, Epilogue, Operand as EpilogueOperand, Output, OutputKind, ScaledMmaSpec, Step, StepKind,
+    Design, Epilogue, Groups, Operand as EpilogueOperand, Output, OutputKind, ScaledMmaSpec, Step, StepKind,
     UNARY_FUNCTIONS, capabilities, emulate, emulated_capabilities, hopper, select, target,
 };
 use fourfold::ir::{BinaryKind, BlockFormat, Capabilities, ElementType, OperandShape};
@@ -130,6 +130,17 @@ fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Desi
     }
 }
 
+/// The formats of Blackwell's kernels of groups of rows.
+const GROUP_FORMATS: [BlockFormat; 3] =
+    [BlockFormat::NVFP4, BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 }, BlockFormat::MXFP4];
+
+/// Returns the kernel of a target of Blackwell for groups of rows with an alpha each.
+fn of_groups(name: &str, format: BlockFormat) -> Design {
+    let family = defaults::family(name).expect("a target of Blackwell");
+    let groups = Groups { has_alphas: true };
+    select::cutlass::choose_of_groups(family, format, groups, false).expect("a kernel").0.into()
+}
+
 /// Returns the formats of a target of Blackwell that have an operand of FP6 or FP8.
 fn formats_of_bytes(name: &str) -> Vec<BlockFormat> {
     of_bytes(capabilities(name))
@@ -210,6 +221,13 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
         let choice = &of(name, format)[round % tiles];
         let usual = (number + round).is_multiple_of(2);
         spec(name, choice, if usual { usual_epilogue() } else { epilogue(number) })
+    }));
+
+    // Groups of rows, for each family, with another format and target each day.
+    specs.extend(families[..2].iter().enumerate().map(|(index, targets)| {
+        let number = turn() + index;
+        let name = targets[number / GROUP_FORMATS.len() % targets.len()];
+        spec(name, &of_groups(name, GROUP_FORMATS[number % GROUP_FORMATS.len()]), usual_epilogue())
     }));
 
     // One of the other formats of Hopper, with all tiles.
@@ -564,7 +582,12 @@ fn every_default_kernel_with_tensor_memory_is_rewritten_for_hopper() {
     let _alone = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = emulated_formats_of_bytes("sm_100a");
     let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4, bytes[turn() / 3 % bytes.len()]];
-    let of = |name| formats.map(|format| designs(name, format, cutlass())).concat();
+    let groups = GROUP_FORMATS[turn() / 3 % GROUP_FORMATS.len()];
+    let of = |name| {
+        let mut designs = formats.map(|format| designs(name, format, cutlass())).concat();
+        designs.push(of_groups(name, groups));
+        designs
+    };
     let kernels: Vec<PlannedKernel> = ["sm_100a", "sm_103a"]
         .into_iter()
         .flat_map(|name| of(name).into_iter().map(move |design| spec(name, &design, usual_epilogue())))

@@ -274,6 +274,8 @@ pub struct Configuration {
     pub mainloop: Mainloop,
     /// The groups of rows; absent in a `scaled_mma`. Each is a problem of a grouped GEMM.
     pub groups: Option<Groups>,
+    /// True if each group has a matrix of A of its own, of which it uses the first rows (`masked_scaled_mma`).
+    pub masked: bool,
     /// The epilogue.
     pub epilogue: Epilogue,
     /// The number of mainloop stages.
@@ -334,7 +336,7 @@ impl Configuration {
             name += "_cpasync";
         }
         if self.groups.is_some() {
-            name += "_grouped";
+            name += if self.masked { "_masked" } else { "_grouped" };
         }
         if self.epilogue.schedule == EpilogueSchedule::NoSmem {
             name += "_nosmem";

@@ -21,9 +21,11 @@ pub fn family(target: &str) -> Option<Family> {
 }
 
 /// The maximum register spills, in bytes, of a default kernel with a plain linear combination and a row. Only Sm120's
-/// tile N of 64 spills, and only with nvcc 13.0, not with 13.1.115.
+/// tile N of 64 spills, and only with nvcc 13.0, not with 13.1.115. Sm120's kernels of groups spill between tiles, and not
+/// in the mainloop.
 pub fn spills(configuration: &Configuration) -> u32 {
     match (configuration.family, configuration.tile[1]) {
+        (Family::Sm120, _) if configuration.groups.is_some() => 96,
         (Family::Sm120, 64) => 12,
         _ => 0,
     }
@@ -71,7 +73,12 @@ pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Opti
 
 /// The default kernel of a family for groups of rows, with a bf16 D and no C; `None` for a format without one. Groups
 /// of any number of rows share it, and tiles of 128 columns leave two stages beside any epilogue.
-pub(crate) fn usual_of_groups(family: Family, format: BlockFormat, groups: Groups) -> Option<Configuration> {
+pub(crate) fn usual_of_groups(
+    family: Family,
+    format: BlockFormat,
+    groups: Groups,
+    masked: bool,
+) -> Option<Configuration> {
     if !targets::BLACKWELL_GROUPS.contains(&format) {
         return None;
     }
@@ -82,6 +89,7 @@ pub(crate) fn usual_of_groups(family: Family, format: BlockFormat, groups: Group
     let epilogue = Epilogue { grouped: family != Family::Sm120, ..dense.epilogue };
     Some(Configuration {
         groups: Some(groups),
+        masked,
         epilogue,
         // The only scheduler of groups.
         scheduler: TileScheduler::Default,
@@ -158,6 +166,7 @@ fn sm120(pair: Pair, tile: [u32; 3]) -> Configuration {
         sms: Sms::One,
         mainloop: Mainloop::Auto,
         groups: None,
+        masked: false,
         epilogue: Epilogue {
             schedule: EpilogueSchedule::Auto,
             sms: Sms::One,

@@ -85,13 +85,15 @@ pub fn choose(
     Some((pick.kernel.configuration(family, format)?, pick.why))
 }
 
-/// The configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels.
+/// The configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels. `masked` is
+/// true if each group has a matrix of A of its own.
 pub fn choose_of_groups(
     family: Family,
     format: BlockFormat,
     groups: Groups,
+    masked: bool,
 ) -> Option<(Configuration, String)> {
-    defaults::usual_of_groups(family, format, groups)
+    defaults::usual_of_groups(family, format, groups, masked)
         .map(|it| (it, "the rows of each group are data, so the default tile of groups".to_owned()))
 }
 
@@ -213,7 +215,7 @@ mod tests {
             TARGETS.into_iter().flat_map(|it| formats().into_iter().map(move |format| (it, format)))
         {
             let family = family(target).expect(target);
-            let chosen = choose_of_groups(family, format, groups);
+            let chosen = choose_of_groups(family, format, groups, false);
             assert_eq!(chosen.is_some(), BLACKWELL_GROUPS.contains(&format), "{target} {format}");
             let Some((configuration, why)) = chosen else { continue };
             assert!(

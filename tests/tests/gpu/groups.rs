@@ -1,6 +1,8 @@
 //! Emulated kernels of groups of rows: ends that are not valid, and faults planted in the kernel that fills the tables.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use fourfold::executor::Artifact;
@@ -63,8 +65,8 @@ fn planned(target: &str) -> Result<Planned> {
 }
 
 /// Builds the kernel with a change of its source.
-fn built(planned: &Planned, change: Option<(&str, &str)>) -> Result<Artifact> {
-    let mut kernel = planned_kernels(planned, cutlass(), true).pop().context("a kernel")?;
+fn built(target: &str, change: Option<(&str, &str)>) -> Result<Artifact> {
+    let mut kernel = planned_kernels(&planned(target)?, cutlass(), true).pop().context("a kernel")?;
     if let Some((what, by)) = change {
         ensure!(kernel.source.text.matches(what).count() == 1, "{what} is not in the source once");
         kernel.source.text = kernel.source.text.replace(what, by);
@@ -119,31 +121,30 @@ pub fn groups() -> Result<Completion> {
         Ok((gpu, _)) => gpu,
         Err(reason) => return Ok(Completion::ignored_with(reason.message)),
     };
-    let device = Device::open(gpu.ordinal)?;
     let changes = FAULTS.into_iter().map(|(name, what, by)| (name, Some((what, by))));
-    let changes: Vec<_> = [("none", None)].into_iter().chain(changes).collect();
+    let changes = [("none", None)].into_iter().chain(changes);
+    let cases: Vec<_> =
+        changes.flat_map(|change| ["sm_120a", "sm_100a"].map(|target| (target, change))).collect();
+    // As many builds at a time as there are processors.
+    let (next, built_of) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some((target, (name, change))) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let artifact = built(target, *change);
+                    built_of.lock().expect("no thread panics with it").push((*target, *name, artifact));
+                }
+            });
+        }
+    });
+    let device = Device::open(gpu.ordinal)?;
     let mut unseen = Vec::new();
-    for (target, changes) in [("sm_120a", &changes[..]), ("sm_100a", &changes[..4])] {
-        let planned = planned(target)?;
-        // Each build takes most of a minute.
-        let artifacts: Vec<Result<Artifact>> = std::thread::scope(|scope| {
-            let build = |change: Option<(&'static str, &'static str)>| {
-                let planned = &planned;
-                scope.spawn(move || built(planned, change))
-            };
-            let builds: Vec<_> = changes.iter().map(|(_, change)| build(*change)).collect();
-            let joined = |build: std::thread::ScopedJoinHandle<'_, Result<Artifact>>| {
-                build.join().unwrap_or_else(|_| Err(anyhow!("a build panicked")))
-            };
-            builds.into_iter().map(joined).collect()
-        });
-        for ((name, _), artifact) in changes.iter().zip(artifacts) {
-            let artifact = artifact.with_context(|| (*name).to_owned())?;
-            let seen = symptom(&planned, &artifact, &device).with_context(|| (*name).to_owned())?;
-            println!("{target}, {name}: {}", seen.as_deref().unwrap_or("all values are right"));
-            if seen.is_some() == (*name == "none") {
-                unseen.push((target, *name));
-            }
+    for (target, name, artifact) in built_of.into_inner().expect("no thread panicked with it") {
+        let artifact = artifact.with_context(|| format!("{target}, {name}"))?;
+        let seen = symptom(&planned(target)?, &artifact, &device).with_context(|| name.to_owned())?;
+        println!("{target}, {name}: {}", seen.as_deref().unwrap_or("all values are right"));
+        if seen.is_some() == (name == "none") {
+            unseen.push((target, name));
         }
     }
     ensure!(unseen.is_empty(), "not as expected: {unseen:?}");

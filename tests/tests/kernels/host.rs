@@ -19,7 +19,10 @@ use fourfold_executor::{BuildOptions, host_flags};
 use fourfold_tests::answers::{check_acceptance, check_grid, check_scale_places};
 use fourfold_tests::built::{check_budget, cutlass, format, planned, toolchain, turn};
 
-use super::{COMPILERS, Chain, TARGETS, builds, designs, epilogue, formats_of_bytes, spec, usual_epilogue};
+use super::{
+    COMPILERS, Chain, GROUP_FORMATS, TARGETS, builds, designs, epilogue, formats_of_bytes, spec,
+    usual_epilogue,
+};
 
 /// Stands for the binary of the kernel, which no query reads.
 const IMAGE: &str = "\nunsigned char const fourfold_image[1] = {0};\n";
@@ -77,17 +80,16 @@ fn check(spec: &ScaledMmaSpec, kernel: &Kernel) {
 
 /// Returns the kernels of groups of rows: each format, for a target of each family, which rotates, as epilogues do.
 fn specs_of_groups() -> Vec<ScaledMmaSpec> {
-    let e4m3 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
-    let formats = [BlockFormat::NVFP4, BlockFormat::MXFP4, e4m3];
     let families = [&TARGETS[..2], &TARGETS[2..4]].into_iter().enumerate();
     let of = |(index, targets): (usize, &'static [&'static str])| {
-        formats.into_iter().enumerate().map(move |(position, format)| {
+        GROUP_FORMATS.into_iter().enumerate().map(move |(position, format)| {
             let number = turn() + 3 * index + position;
             let name = targets[number % targets.len()];
             let family = defaults::family(name).expect("a target of Blackwell");
             let groups = Groups { has_alphas: number.is_multiple_of(2) };
-            let (configuration, _) =
-                select::cutlass::choose_of_groups(family, format, groups).expect("a kernel");
+            let masked = (number / 3).is_multiple_of(2);
+            let chosen = select::cutlass::choose_of_groups(family, format, groups, masked);
+            let (configuration, _) = chosen.expect("a kernel");
             spec(name, &configuration.into(), epilogue_of_groups(number))
         })
     };

@@ -7,6 +7,7 @@ mod codes;
 mod covering;
 mod docs;
 mod functions;
+mod groups;
 mod kit;
 mod mutations;
 mod normalize;

@@ -193,6 +193,7 @@ impl Cutlass {
                 sms,
                 mainloop: mainloop?,
                 groups: None,
+                masked: false,
                 epilogue: Epilogue {
                     schedule: schedule?,
                     sms,
