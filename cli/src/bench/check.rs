@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use fourfold::Planned;
-use fourfold_executor::{Ran, Run, RunReason};
+use fourfold_executor::{NOT_CHOSEN, Ran, Run, RunReason};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{Bound, Entity, Module, OpKind, Symbol, Tensor, TensorError, Value};
 use fourfold_scheduler::Plan;
@@ -121,6 +121,11 @@ impl Comparison<'_> {
         let (program, partition) = (self.planned.program(), self.planned.partition());
         let module = program.module();
         let ran = &self.run.segments[segment];
+        let is_left_out = ran.reason.as_ref().is_some_and(|reason| reason.code == NOT_CHOSEN);
+        if is_left_out || matches!(plan, Plan::Choose(_)) {
+            // Other extents than those of the run would choose another operand.
+            return Ok(());
+        }
         // A view takes no time, so in a run it stays where its operand is.
         let is_view = matches!(plan, Plan::View(_));
         if !is_view && !matches!(ran.ran, Ran::Kernel | Ran::Emulated) {

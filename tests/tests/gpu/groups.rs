@@ -125,8 +125,20 @@ pub fn groups() -> Result<Completion> {
     let mut unseen = Vec::new();
     for (target, changes) in [("sm_120a", &changes[..]), ("sm_100a", &changes[..4])] {
         let planned = planned(target)?;
-        for (name, change) in changes {
-            let artifact = built(&planned, *change).with_context(|| (*name).to_owned())?;
+        // Each build takes most of a minute.
+        let artifacts: Vec<Result<Artifact>> = std::thread::scope(|scope| {
+            let build = |change: Option<(&'static str, &'static str)>| {
+                let planned = &planned;
+                scope.spawn(move || built(planned, change))
+            };
+            let builds: Vec<_> = changes.iter().map(|(_, change)| build(*change)).collect();
+            let joined = |build: std::thread::ScopedJoinHandle<'_, Result<Artifact>>| {
+                build.join().unwrap_or_else(|_| Err(anyhow!("a build panicked")))
+            };
+            builds.into_iter().map(joined).collect()
+        });
+        for ((name, _), artifact) in changes.iter().zip(artifacts) {
+            let artifact = artifact.with_context(|| (*name).to_owned())?;
             let seen = symptom(&planned, &artifact, &device).with_context(|| (*name).to_owned())?;
             println!("{target}, {name}: {}", seen.as_deref().unwrap_or("all values are right"));
             if seen.is_some() == (*name == "none") {
