@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod choices;
 mod compile_options;
 mod compiled;
 mod error;
@@ -68,6 +69,7 @@ pub use backend::{
     Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution,
     Options, Planned,
 };
+pub use choices::{Arm, Choice};
 pub use compile_options::{CacheChoice, CompileOptions};
 pub use compiled::Compiled;
 pub use error::{Error, Fault, run_fault};

@@ -1,6 +1,7 @@
 //! Rows of matrices that no group of a `masked_scaled_mma` uses. They hold anything, so no comparison counts them.
 
-use fourfold_ir::{Entity, OpKind, Program, Tensor, Value};
+use fourfold_executor::Run;
+use fourfold_ir::{Bound, Entity, OpKind, Program, Tensor, Value};
 
 use crate::compare::Wanted;
 
@@ -42,6 +43,19 @@ pub(crate) fn counts_of_values(program: &Program) -> Vec<Option<Value>> {
         }
     }
     counts
+}
+
+/// Returns the tensor of an input, or of a value that a run kept.
+pub(crate) fn held<'a>(
+    program: &Program,
+    bound: &'a Bound<'_>,
+    run: &'a Run,
+    value: Value,
+) -> Option<&'a Tensor> {
+    match program.module().inputs.iter().position(|input| *input == value) {
+        Some(position) => bound.inputs.get(position).copied(),
+        None => run.value(value),
+    }
 }
 
 /// Returns `got` with the expected elements in the rows of each matrix beyond its count; `None` if there are none.

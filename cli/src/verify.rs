@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, CompileOptions, Compiled, Options};
 use fourfold_executor::service::Event;
-use fourfold_executor::{HOST_OPERAND, Run, RunError, RunOptions, chain};
+use fourfold_executor::{HOST_OPERAND, NOT_CHOSEN, Run, RunError, RunOptions, chain};
 use fourfold_ir::text::{self, Directive};
 use fourfold_ir::{Bound, Program, SymbolValues, bind};
 use fourfold_scheduler::{Plan, ScaledMmaPlan};
@@ -430,6 +430,12 @@ fn count_segments(candidate: &Candidate, inputs: &Inputs, run: &Report, report: 
     for (position, segment) in run.segments.iter().enumerate() {
         let mut results = run.outputs.iter().filter(|output| output.segment == Some(position)).peekable();
         let is_empty = results.peek().is_some() && results.all(|output| output.elements == 0);
+        if segment.reason.as_deref() == Some(NOT_CHOSEN) {
+            let planned =
+                if segment.kind == "kernel" { &mut report.kernels } else { &mut report.device_segments };
+            *planned -= usize::from(segment.kind != "fallback");
+            continue;
+        }
         // A view takes no time, so it stays where its operand is.
         let is_view = segment.reason.as_deref() == Some(HOST_OPERAND);
         let is_done = matches!(segment.ran, "kernel" | "emulated") || is_empty || is_view;

@@ -73,7 +73,7 @@ pub fn specify(
             let why = "the only kernel of this reduction".to_owned();
             Some((ColumnSpec { target, program: plan.program }.into(), why))
         }
-        Plan::Mma(_) | Plan::View(_) | Plan::Constant(_) => None,
+        Plan::Mma(_) | Plan::View(_) | Plan::Choose(_) | Plan::Constant(_) => None,
     }
 }
 

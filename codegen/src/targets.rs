@@ -16,7 +16,7 @@ pub struct Target {
     /// The hardware, and its way of running a `scaled_mma`.
     pub hardware: &'static str,
     /// The supported formats. Every plan within a format's rules compiles and runs.
-    formats: &'static [BlockFormat],
+    pub(crate) formats: &'static [BlockFormat],
     /// The limits of one launch of its kernels.
     grid: GridCapability,
     /// The most shared memory of a CTA, in bytes. An SM has 1 KiB more.

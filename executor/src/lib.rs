@@ -118,10 +118,10 @@ pub use profiler::{ProfileFolder, Profiler, ProfilerError, ProfilerTool, find_pr
 pub use run::{
     ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, DeviceTensor, FALLBACK_SEGMENT, FaultPlace, HOST_OPERAND,
     KERNEL_REFUSED, Kernels, LaunchArgument, LaunchRecord, LaunchWorkspace, MISSING_ADDRESS, Machine,
-    MemoryContent, MemoryPart, MemoryPlan, Moved, NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, PART_ALIGNMENT,
-    POINTER_ALIGNMENT, PendingKernel, Preparation, PreparedProgram, Ran, Refused, Run, RunError, RunOptions,
-    RunReason, SegmentKernel, SegmentRun, Session, SessionError, SessionInput, SessionRun, WORKSPACE_SIZE,
-    plan_memory, run, run_segment,
+    MemoryContent, MemoryPart, MemoryPlan, Moved, NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, NOT_CHOSEN,
+    PART_ALIGNMENT, POINTER_ALIGNMENT, PendingKernel, Preparation, PreparedProgram, Ran, Refused, Run,
+    RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, Session, SessionError, SessionInput,
+    SessionRun, WORKSPACE_SIZE, plan_memory, run, run_segment,
 };
 pub use sealed::{Sealed, SealedError, SealedFormat, SealedWriter};
 pub use signals::{ignore_file_size_signal, keep_ignored};

@@ -84,6 +84,15 @@
 //! No movement but `reshape` takes FP6. `transpose` and `broadcast` do not take FP4. The others take whole bytes of FP4
 //! along the last axis: `slice` with even bounds and step 1, `pad` with even amounts, and `gather` along other axes.
 //!
+//! # Choice by an extent
+//!
+//! `choose` is one of its operands, which have one type. With e the extent of the result's axis `axis`, it is operand i for
+//! the first i with e <= `ends[i]`, and the last operand if there is none. So `ends` has the largest extent of each operand
+//! but the last, in ascending order. An extent of 0 chooses the first operand. The numbers of a program thus depend on its
+//! extents as it says, on every target.
+//!
+//! An operand that is not chosen need not be computed. Then an error of the run that it alone causes does not occur.
+//!
 //! # Routing
 //!
 //! - `top_k` moves the k greatest elements along the last axis, in descending order, and gives their indices. NaN is

@@ -76,6 +76,14 @@ pub enum OpKind {
         /// The axis.
         axis: u32,
     },
+    /// The operand chosen by the extent of an axis of the result: the first whose end is at least the extent, else the
+    /// last.
+    Choose {
+        /// The axis.
+        axis: u32,
+        /// The largest extent of each operand but the last, ascending.
+        ends: Vec<u32>,
+    },
     /// Takes slices of x along one axis. Operands: x, indices (`i32`). The axes of the indices replace the axis.
     Gather {
         /// The axis of x.
@@ -461,7 +469,7 @@ pub enum AttributeError {
 impl OpKind {
     /// The mnemonics of all ops.
     pub fn mnemonics() -> impl Iterator<Item = &'static str> {
-        const OTHERS: [&str; 26] = [
+        const OTHERS: [&str; 27] = [
             "scaled_mma",
             "grouped_scaled_mma",
             "masked_scaled_mma",
@@ -479,6 +487,7 @@ impl OpKind {
             "broadcast",
             "slice",
             "concat",
+            "choose",
             "gather",
             "top_k",
             "group_rows",
@@ -523,6 +532,7 @@ impl OpKind {
             OpKind::Broadcast => "broadcast",
             OpKind::Slice { .. } => "slice",
             OpKind::Concat { .. } => "concat",
+            OpKind::Choose { .. } => "choose",
             OpKind::Gather { .. } => "gather",
             OpKind::TopK { .. } => "top_k",
             OpKind::GroupRows { .. } => "group_rows",
@@ -559,6 +569,7 @@ impl OpKind {
             OpKind::Transpose { permutation } => vec![("permutation", list(permutation))],
             OpKind::Slice { ranges } => slice_attributes(ranges),
             OpKind::Concat { axis } | OpKind::Gather { axis } => vec![("axis", whole(*axis))],
+            OpKind::Choose { axis, ends } => vec![("axis", whole(*axis)), ("ends", list(ends))],
             OpKind::TopK { k } => vec![("k", whole(*k))],
             OpKind::GroupRows { groups } => vec![("groups", whole(*groups))],
             OpKind::Pad { amounts, value } => pad_attributes(amounts, *value),
@@ -655,6 +666,7 @@ impl OpKind {
             "broadcast" => OpKind::Broadcast,
             "slice" => OpKind::Slice { ranges: reader.ranges()? },
             "concat" => OpKind::Concat { axis: reader.whole("axis")? },
+            "choose" => OpKind::Choose { axis: reader.whole("axis")?, ends: reader.whole_list("ends")? },
             "gather" => OpKind::Gather { axis: reader.whole("axis")? },
             "top_k" => OpKind::TopK { k: reader.whole("k")? },
             "group_rows" => OpKind::GroupRows { groups: reader.whole("groups")? },

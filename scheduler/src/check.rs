@@ -226,6 +226,9 @@ pub fn check(
             Some(Plan::View(plan)) => {
                 moves::check_view(program, capabilities, index, segment, plan, &mut errors);
             }
+            Some(Plan::Choose(plan)) => {
+                moves::check_choose(program, capabilities, index, segment, plan, &mut errors);
+            }
             Some(Plan::Constant(plan)) => {
                 constants::check(program, capabilities, index, segment, plan, &mut errors);
             }
@@ -281,7 +284,11 @@ fn decisions(
         let plain = operation.kind == OpKind::Mma;
         let fits = match found {
             None => in_kernel,
-            Some(code) => !in_kernel && plain == (code == ReasonCode::NotScaledMma),
+            Some(code) => {
+                let choice = matches!(operation.kind, OpKind::Choose { .. });
+                let agree = choice == (code == ReasonCode::Choice);
+                !in_kernel && agree && plain == (code == ReasonCode::NotScaledMma)
+            }
         };
         if !fits {
             errors.push(CheckError::Reason { op, in_kernel, found });

@@ -1,12 +1,12 @@
 //! Plans the segments of the device tier: regions of row kernels, standalone quantizations, column kernels, moves, views,
-//! constants and plain `mma`.
+//! choices, constants and plain `mma`.
 
 use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program};
 
 use crate::columns::{is_column, plan_column};
 use crate::mma::plan_mma;
 use crate::moves::plan_move;
-use crate::plan::{ConstantPlan, Plan};
+use crate::plan::{ChoosePlan, ConstantPlan, Plan};
 use crate::quantize::plan_block_quantize;
 use crate::rows::{form, plan_rows};
 
@@ -56,6 +56,10 @@ fn plan_alone(program: &Program, capabilities: &Capabilities, op: Op) -> Option<
     };
     let column = || plan_column(program, capabilities.device.columns.as_ref()?, op).map(Plan::Column);
     let moves = || plan_move(program, capabilities.device.moves.as_ref()?, op);
+    let choose = || {
+        capabilities.device.moves.as_ref()?;
+        ChoosePlan::of(program, op).map(Plan::Choose)
+    };
     let mma = || plan_mma(program, capabilities.device.mma.as_ref()?, op).map(Plan::Mma);
     // Constants that are not part of a row kernel: those with several values, or with blocked scales.
     let constant = || {
@@ -64,5 +68,5 @@ fn plan_alone(program: &Program, capabilities: &Capabilities, op: Op) -> Option<
             matches!(operation.kind, OpKind::Constant(_)) && capabilities.device.moves.is_some();
         is_constant.then(|| Plan::Constant(ConstantPlan { op, result: operation.results[0] }))
     };
-    quantize().or_else(column).or_else(moves).or_else(mma).or_else(constant)
+    quantize().or_else(column).or_else(moves).or_else(choose).or_else(mma).or_else(constant)
 }

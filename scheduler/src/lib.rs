@@ -69,10 +69,10 @@ pub use normalize::{
 };
 pub use partition::partition;
 pub use plan::{
-    BlockQuantizePlan, ColumnPlan, ColumnProgram, ConstantPlan, Constraint, Decision, EpilogueKind,
-    EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, MAX_MOVE_AXES, MAX_MOVE_OFFSETS,
-    MAX_MOVE_OPERANDS, MAX_PAD_AXES, MmaPlan, MovePlan, MoveProgram, OutputKind, PairedColumns, Partition,
-    Plan, Repeat, Roles, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef,
-    RowShape, RowStep, RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier, ViewPlan,
+    BlockQuantizePlan, ChoosePlan, ColumnPlan, ColumnProgram, ConstantPlan, Constraint, Decision,
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, MAX_MOVE_AXES,
+    MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MmaPlan, MovePlan, MoveProgram, OutputKind,
+    PairedColumns, Partition, Plan, Repeat, Roles, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan,
+    RowProgram, RowRef, RowShape, RowStep, RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier, ViewPlan,
 };
 pub use reason::{ReasonCode, Rejection};

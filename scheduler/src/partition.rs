@@ -11,7 +11,7 @@ use crate::explain::{Obstacle, Producer, explain};
 use crate::geometry::Divides;
 use crate::grow::{Growth, grow};
 use crate::normalize::near_miss;
-use crate::plan::{Decision, Partition, Plan, ScaledMmaPlan, Segment, SegmentKind};
+use crate::plan::{ChoosePlan, Decision, Partition, Plan, ScaledMmaPlan, Segment, SegmentKind};
 use crate::plan_builder::build_plan;
 use crate::prove::Prover;
 use crate::quantize::is_faster_alone;
@@ -136,6 +136,10 @@ impl<'a> Kernels<'a> {
             OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_) => {
                 return self.rejected_roots.get(&op).cloned();
             }
+            OpKind::Choose { .. } => {
+                let what = choice(program, op)?;
+                return Some(Rejection::new(ReasonCode::Choice, format!("{label}: {what}")));
+            }
             OpKind::Convert => {
                 if let Some(message) = near_miss(program, op) {
                     let code = ReasonCode::WrittenQuantization;
@@ -210,6 +214,19 @@ impl Units {
         }
         Units { device, unit_of }
     }
+}
+
+/// The values of a `choose`, each with the extents that choose it: `M <= 64 takes %few, greater ones %many`.
+fn choice(program: &Program, op: Op) -> Option<String> {
+    let module = program.module();
+    let plan = ChoosePlan::of(program, op)?;
+    let (last, others) = plan.operands.split_last()?;
+    let extent = module.display_dim(&plan.extent).to_string();
+    let taken = others.iter().zip(&plan.ends);
+    let mut parts: Vec<String> =
+        taken.map(|(value, end)| format!("{extent} <= {end} takes %{}", module.name_of(*value))).collect();
+    parts.push(format!("a greater one %{}", module.name_of(*last)));
+    Some(parts.join(", "))
 }
 
 /// The reason why no kernel with this root can write its result.

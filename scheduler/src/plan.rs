@@ -1,5 +1,6 @@
 //! The types of a partition: segments in run order, kernel plans, and a decision for every op.
 
+mod choose;
 mod columns;
 mod interface;
 mod mma;
@@ -13,6 +14,7 @@ use fourfold_ir::{
     ScaleLayout, ScaleRounding, UnaryKind, Value,
 };
 
+pub use self::choose::ChoosePlan;
 pub use self::columns::{ColumnPlan, ColumnProgram};
 pub use self::mma::MmaPlan;
 pub use self::moves::{
@@ -107,6 +109,8 @@ pub enum Plan {
     Mma(MmaPlan),
     /// A `reshape`, or another move that changes no byte: the same memory under another type.
     View(ViewPlan),
+    /// A `choose`: the memory of the operand that an extent chooses.
+    Choose(ChoosePlan),
     /// A constant that no kernel computes: memory that is written once.
     Constant(ConstantPlan),
 }

@@ -83,6 +83,9 @@ define_codes! {
     /// The target quantizes faster in a kernel of its own than in an epilogue.
     FasterAlone = "faster_alone",
         "nothing to do: a kernel of the device tier quantizes the result";
+    /// The op chooses between values by an extent.
+    Choice = "choice",
+        "nothing to do: it takes no time, and segments that compute other values only do not run";
     /// The op ends a block quantization written out op by op, which differs from every `block_quantize`.
     WrittenQuantization = "written_quantization",
         "change the op that the message names to the expected form, or use block_quantize";

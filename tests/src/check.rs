@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::executor;
 use fourfold::ir::{
-    ElementType, Entity, GroupedScaledMma, Matmul, Op, OpKind, Program, ScaledMma, Tensor, Value, bind,
-    interpret, interpret_op, sample, text, verify,
+    ElementType, Entity, GroupedScaledMma, Matmul, Module, Op, OpKind, Program, ScaledMma, SymbolValues,
+    Tensor, Value, bind, interpret, interpret_op, sample, text, verify,
 };
 use fourfold::kernels::planned_kernels;
 use fourfold::scheduler::{EpilogueRef, NormalizeOptions, OutputKind, ScaledMmaPlan, normalize_for};
@@ -166,14 +166,24 @@ pub fn check_run(seed: u64, steps: usize) {
     let module = program.module();
     let inputs: HashMap<Value, &Tensor> =
         module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();
-    let ran = |value: &Value| {
-        inputs.get(value).copied().unwrap_or_else(|| run.value(*value).expect("the run keeps every value"))
-    };
+    let kept = |value: &Value| inputs.get(value).copied().or_else(|| run.value(*value));
+    let ran = |value: &Value| kept(value).expect("the run keeps every value");
+    let needed = needed(&program, &bound.symbols);
     let mut exact: Vec<bool> = vec![true; module.values.len()];
     for (op, operation) in module.ops.iter() {
-        let operands: Vec<&Tensor> = operation.operands.iter().map(ran).collect();
+        if operation.results.iter().any(|result| kept(result).is_none()) {
+            for result in &operation.results {
+                assert!(!needed[result.index()], "%{} was not computed", module.name_of(*result));
+                exact[result.index()] = false;
+            }
+            continue;
+        }
+        // Other operands of a choice than the chosen one may be missing. It stands in for them.
+        let chosen = chosen(module, op, &bound.symbols);
+        let read = |value: &Value| chosen.map_or_else(|| ran(value), |chosen| ran(&chosen));
+        let operands: Vec<&Tensor> = operation.operands.iter().map(read).collect();
         let inexact = is_inexact(&program, case.recipe.rule, op)
-            || operation.operands.iter().any(|operand| !exact[operand.index()]);
+            || operation.operands.iter().any(|operand| !exact[chosen.unwrap_or(*operand).index()]);
         let local =
             interpret_op(&program, op, &operands, &bound.symbols).expect("small programs can be interpreted");
         for (result, local) in operation.results.iter().zip(&local) {
@@ -189,6 +199,34 @@ pub fn check_run(seed: u64, steps: usize) {
     }
     let exact_kernels = plans().filter(|plan| plan.written().all(|value| exact[value.index()])).count();
     count(|counts| counts.exact_kernels += exact_kernels);
+}
+
+/// The operand that a `choose` takes with these extents; `None` for other ops.
+fn chosen(module: &Module, op: Op, symbols: &SymbolValues) -> Option<Value> {
+    let operation = &module.ops[op];
+    let OpKind::Choose { axis, ends } = &operation.kind else { return None };
+    let extent = module.ty(operation.results[0]).shape[*axis as usize].evaluate(symbols)?;
+    let position = ends.iter().position(|end| extent <= u64::from(*end)).unwrap_or(ends.len());
+    Some(operation.operands[position])
+}
+
+/// By value: true if a call must compute it. Only programs with a choice leave anything out.
+fn needed(program: &Program, symbols: &SymbolValues) -> Vec<bool> {
+    let module = program.module();
+    let chooses = module.ops.values().any(|operation| matches!(operation.kind, OpKind::Choose { .. }));
+    let mut needed = vec![!chooses; module.values.len()];
+    module.outputs.iter().for_each(|output| needed[output.index()] = true);
+    let ops: Vec<Op> = module.ops.keys().collect();
+    for op in ops.into_iter().rev() {
+        let operation = &module.ops[op];
+        if operation.results.iter().any(|result| needed[result.index()]) {
+            match chosen(module, op, symbols) {
+                Some(value) => needed[value.index()] = true,
+                None => operation.operands.iter().for_each(|operand| needed[operand.index()] = true),
+            }
+        }
+    }
+    needed
 }
 
 /// Returns true if a value of an epilogue has more than one use.

@@ -178,7 +178,8 @@ impl Generator {
         if !self.extended || self.random.percent(60) {
             return;
         }
-        let value = match self.random.below(7) {
+        let value = match self.random.below(8) {
+            7 => self.choose(m),
             6 => self.grouped(m),
             5 => self.routed(m),
             4 => self.bits(m),
@@ -775,6 +776,25 @@ impl Generator {
         let mut shape = ty.shape;
         shape[axis] = sum;
         self.op(OpKind::Concat { axis: axis as u32 }, &operands, TensorType::new(shape, ty.element))
+    }
+
+    /// Chooses between a value, its negation and perhaps an input.
+    fn choose(&mut self, m: &Dim) -> Value {
+        let value = self.pick_from_pool(m);
+        let ty = self.builder.ty(value).clone();
+        if ty.rank() == 0 {
+            return self.constant();
+        }
+        let mut operands = vec![value, self.op(OpKind::Unary(UnaryKind::Neg), &[value], ty.clone())];
+        if self.random.percent(30) {
+            operands.push(self.input(ty.clone()));
+        }
+        let rotation = self.random.below(operands.len());
+        operands.rotate_left(rotation);
+        let axis = self.random.below(ty.rank()) as u32;
+        let first = self.random.pick(&[0u32, 1, 2, 16, 63, 128]);
+        let ends = (1..operands.len() as u32).map(|more| first + more - 1).collect();
+        self.op(OpKind::Choose { axis, ends }, &operands, ty)
     }
 
     fn gather(&mut self, m: &Dim) -> Value {

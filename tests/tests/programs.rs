@@ -18,7 +18,8 @@ use std::thread;
 use fourfold::executor::blas::Blas;
 use fourfold::executor::device::{Buffer, Device, DeviceError};
 use fourfold::executor::{
-    DeviceTensor, HOST_OPERAND, Machine, Ran, Run, RunOptions, Session, SessionInput, SessionRun, run,
+    DeviceTensor, HOST_OPERAND, Machine, NOT_CHOSEN, Ran, Run, RunOptions, Session, SessionInput, SessionRun,
+    run,
 };
 use fourfold::ir::{Entity, Program, SymbolValues, Tensor, bind, interpret, sample, text};
 use fourfold::scheduler::{Plan, violated};
@@ -285,12 +286,15 @@ fn check_run(planned: &Planned, found: &Run, case: &Case) -> Result<(), String> 
         }
     }
     for (position, (segment, ran)) in partition.segments.iter().zip(&found.segments).enumerate() {
+        if ran.reason.as_ref().is_some_and(|reason| reason.code == NOT_CHOSEN) {
+            continue;
+        }
         let missing = segment.outputs.iter().find(|value| found.value(**value).is_none());
         if let Some(value) = missing {
             return Err(format!("%{} is missing", module.name_of(*value)));
         }
         // A view of a value on the host stays there.
-        let is_host_view = matches!(segment.plan(), Some(Plan::View(_)))
+        let is_host_view = matches!(segment.plan(), Some(Plan::View(_) | Plan::Choose(_)))
             && ran.reason.as_ref().is_some_and(|reason| reason.code == HOST_OPERAND);
         let constraints = segment.plan().map_or(&[][..], Plan::constraints);
         let is_refused = violated(constraints, &case.symbols).is_some();

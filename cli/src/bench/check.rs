@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use fourfold::Planned;
-use fourfold_executor::{Ran, Run, RunReason};
+use fourfold_executor::{NOT_CHOSEN, Ran, Run, RunReason};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{Bound, Entity, Module, OpKind, Symbol, Tensor, TensorError, Value};
 use fourfold_scheduler::Plan;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::rows::{axes, compared, gather_all, has_zero_padding};
 use crate::error::Error;
 use crate::tolerance::{Compared, SegmentOps, compare_plan};
-use crate::unused_rows::{counts_of_values, without_unused_rows};
+use crate::unused_rows::{counts_of_values, held, without_unused_rows};
 
 /// The outcome of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -70,7 +70,8 @@ impl Comparison<'_> {
             let (dims, layout) = (kept.dims().to_vec(), kept.layout());
             let tensor = Tensor::new(kept.element(), dims, layout, bytes.clone());
             let tensor = tensor.map_err(|error| failed(module, *value, error))?;
-            let counts = counts[value.index()].and_then(|counts| self.value(counts));
+            let counts = counts[value.index()]
+                .and_then(|counts| held(self.planned.program(), self.bound, self.run, counts));
             let defined = counts.and_then(|counts| without_unused_rows(&tensor, kept, counts));
             let tensor = defined.unwrap_or(tensor);
             let wrong = kept.bytes().iter().zip(tensor.bytes()).filter(|(kept, last)| kept != last).count();
@@ -98,15 +99,6 @@ impl Comparison<'_> {
         !self.planned.partition().plans().any(|(_, plan)| matches!(plan, Plan::Mma(_)))
     }
 
-    /// Returns the tensor of an input or of a value of the run.
-    fn value(&self, value: Value) -> Option<&Tensor> {
-        let inputs = &self.planned.program().module().inputs;
-        match inputs.iter().position(|input| *input == value) {
-            Some(position) => self.bound.inputs.get(position).copied(),
-            None => self.run.value(value),
-        }
-    }
-
     /// Returns true if every value between segments has its rows along axes. Groups of rows are those of all rows.
     fn is_by_rows(&self, symbol: Symbol) -> bool {
         let module = self.planned.program().module();
@@ -129,6 +121,11 @@ impl Comparison<'_> {
         let (program, partition) = (self.planned.program(), self.planned.partition());
         let module = program.module();
         let ran = &self.run.segments[segment];
+        let is_left_out = ran.reason.as_ref().is_some_and(|reason| reason.code == NOT_CHOSEN);
+        if is_left_out || matches!(plan, Plan::Choose(_)) {
+            // Other extents than those of the run would choose another operand.
+            return Ok(());
+        }
         // A view takes no time, so in a run it stays where its operand is.
         let is_view = matches!(plan, Plan::View(_));
         if !is_view && !matches!(ran.ran, Ran::Kernel | Ran::Emulated) {

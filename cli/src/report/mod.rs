@@ -1,6 +1,7 @@
 //! The report of `replay` and `explain`, as one object for scripts and as text for people.
 
 mod bundle;
+mod choices;
 mod decisions;
 mod memory;
 mod summary;
@@ -22,6 +23,7 @@ use serde::Serialize;
 use crate::error::exit_code;
 
 pub use bundle::{Bundle, Lack};
+pub use choices::ChoiceReport;
 pub use memory::{MemoryPartReport, MemoryReport};
 pub use summary::Summary;
 pub(crate) use text::counted;
@@ -55,6 +57,9 @@ pub struct Report {
     /// The decisions: one for each op of the original program, in order, then one for each op that normalization
     /// inserted.
     pub decisions: Vec<DecisionReport>,
+    /// The choices by an extent; absent if the program has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<ChoiceReport>,
     /// The number of comparisons with at least one element.
     pub compared: usize,
     /// The comparisons.
@@ -322,6 +327,7 @@ impl Report {
             ran_kernels: 0,
             segments,
             decisions: decisions::decisions(planned),
+            choices: choices::choices(planned),
             compared: 0,
             outputs: Vec::new(),
             contracted: decisions::contracted(planned),
@@ -361,13 +367,13 @@ impl OutputReport {
 }
 
 /// A readable name of a segment on the GPU: [`kernel_name`], `block_quantize>nvfp4`, `row+mul+mean+rsqrt>nvfp4`,
-/// `move:transpose`, `column:amax`, `mma`, `view`, `constant`.
+/// `move:transpose`, `column:amax`, `mma`, `view`, `choose`, `constant`.
 pub fn plan_name(module: &Module, plan: &Plan) -> String {
     match plan {
         Plan::Row(plan) => row_name(plan),
         Plan::Move(plan) => format!("move:{}", module.ops[plan.op].kind.mnemonic()),
         Plan::Column(plan) => format!("column:{}", plan.program.kind),
-        Plan::Mma(_) | Plan::View(_) | Plan::Constant(_) => plan.kind_name().to_owned(),
+        Plan::Mma(_) | Plan::View(_) | Plan::Choose(_) | Plan::Constant(_) => plan.kind_name().to_owned(),
         Plan::ScaledMma(plan) => kernel_name(plan),
         Plan::BlockQuantize(plan) => {
             format!("block_quantize>{}", quantized_name(plan.format.element, plan.scale_rounding.is_some()))

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use super::choices::write_choices;
 use super::{OutputReport, Report, SegmentReport};
 use crate::compare::{rounded_up, tolerance_text};
 
@@ -33,6 +34,7 @@ impl fmt::Display for Report {
             let message = message.trim_start_matches([':', ' ']);
             writeln!(f, "  {:<width$}  segment {segment:>2}  {code}{message}", decision.op)?;
         }
+        write_choices(f, &self.choices, &self.target)?;
         if let Some(memory) = &self.memory {
             write!(f, "{memory}")?;
         }
@@ -77,7 +79,7 @@ fn write_segment(
     for constraint in &segment.constraints {
         writeln!(f, "                requires that {constraint}")?;
     }
-    if segment.ran != "not_run" {
+    if segment.ran != "not_run" || segment.reason.is_some() {
         writeln!(f, "                {}", how_it_ran(segment))?;
     }
     if let Some(launch) = &segment.launch {
@@ -90,7 +92,7 @@ fn write_segment(
 
 fn how_it_ran(segment: &SegmentReport) -> String {
     let mut text = ran(segment);
-    if let Some(seconds) = segment.seconds {
+    if let Some(seconds) = segment.seconds.filter(|_| segment.ran != "not_run") {
         let _ = write!(text, " in {:.2} ms", seconds * 1e3);
     }
     if let Some(seconds) = segment.kernel_seconds {

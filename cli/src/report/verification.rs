@@ -21,7 +21,7 @@ pub struct VerifyReport {
     pub emulated: bool,
     /// The reason why no kernel can run here.
     pub reason: Option<String>,
-    /// The number of planned kernel segments, counted once per set of inputs of a program.
+    /// The number of planned kernel segments, counted once per set of inputs of a program whose extents choose them.
     pub kernels: usize,
     /// The number of kernel segments that ran as a kernel.
     pub ran_kernels: usize,

@@ -1,6 +1,6 @@
 //! Compares the results of a segment of the device tier with its ops evaluated on the same operands.
 //!
-//! - A move, a view, a constant and a standalone `block_quantize` copy or compute exactly: every bit must be equal.
+//! - A move, a view, a choice, a constant and a standalone `block_quantize` copy or compute exactly: every bit must be equal.
 //! - A plain `mma` sums in f32, in an order of the library's ([`mma`]).
 //! - A column kernel computes extremes exactly, and sums in f32 ([`columns`]).
 //! - A row kernel has the interpreter's bits where every step is exact. Otherwise an interval follows each element
@@ -17,7 +17,7 @@ mod sum;
 mod tests;
 
 use fourfold_ir::{Tensor, Value};
-use fourfold_scheduler::Plan;
+use fourfold_scheduler::{ChoosePlan, Plan};
 
 use super::{Compared, Got, SegmentOps, Values};
 use crate::compare::{Comparison, Tolerance, Verdict, compare_by};
@@ -36,6 +36,9 @@ pub(super) fn compare_device<'g>(
     got: &Got<'g>,
 ) -> Result<Vec<Compared>, Error> {
     check_room(run, plan)?;
+    if let Plan::Choose(plan) = plan {
+        return Ok(vec![same_as_chosen(run, plan, got)?]);
+    }
     let values = run.evaluate(Values::new())?;
     match plan {
         Plan::Mma(plan) => Ok(vec![mma::compare_mma(run, plan, &values, got)?]),
@@ -44,6 +47,7 @@ pub(super) fn compare_device<'g>(
         Plan::BlockQuantize(plan) => run.equal_blocks(plan.codes, plan.scales, &values, got),
         Plan::Move(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),
         Plan::View(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),
+        Plan::Choose(plan) => Ok(vec![same_as_chosen(run, plan, got)?]),
         Plan::Constant(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),
         Plan::ScaledMma(plan) => super::KernelRun { run: run.clone(), plan }.compare(got),
     }
@@ -58,6 +62,15 @@ fn check_room(run: &SegmentOps<'_>, plan: &Plan) -> Result<(), Error> {
     let results = run.ops.iter().flat_map(|op| &module.ops[*op].results);
     let results = results.map(|value| run.count(*value).saturating_mul(EACH_RESULT));
     run.check_room(written.chain(results).fold(0, usize::saturating_add))
+}
+
+/// Compares a choice with the operand that the extents choose. The others may not exist.
+fn same_as_chosen<'g>(run: &SegmentOps<'_>, plan: &ChoosePlan, got: &Got<'g>) -> Result<Compared, Error> {
+    let mut values = Values::new();
+    if let Some(chosen) = plan.chosen(run.symbols) {
+        values.insert(plan.result, run.operand(chosen)?.clone());
+    }
+    same_bits(run, plan.result, &values, got)
 }
 
 /// Compares a copy: the payload of NaN, the sign of zero and every bit of a scale must be kept.

@@ -7,7 +7,7 @@ use fourfold_executor::{Run, RunError};
 use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{Bound, Op, Program, SymbolValues, Tensor, Value, interpret_op};
-use fourfold_scheduler::Partition;
+use fourfold_scheduler::{Partition, Plan};
 
 use super::blocks::{BlockRule, Blocks, compare_blocks};
 use super::interval::Interval;
@@ -51,7 +51,11 @@ impl<'a> SegmentOps<'a> {
         let planned = &partition.segments[segment];
         let module = program.module();
         let mut operands = HashMap::new();
-        for &value in &planned.inputs {
+        let chosen = match planned.plan() {
+            Some(Plan::Choose(plan)) => plan.chosen(&bound.symbols),
+            _ => None,
+        };
+        for &value in planned.inputs.iter().filter(|value| chosen.is_none_or(|chosen| chosen == **value)) {
             let tensor = match module.inputs.iter().position(|input| *input == value) {
                 Some(position) => bound.inputs[position],
                 None => run.value(value).ok_or_else(|| missing(module.name_of(value)))?,

@@ -2,6 +2,9 @@
 
 use fourfold_ir::{ElementType, Tensor, numeric};
 
+/// The least elements for which a thread is worth its start.
+const LEAST_OF_THREAD: usize = 1 << 16;
+
 /// Returns the largest power of two of which every element of a row is a multiple, for each row; `None` if an element
 /// is not finite. A row of zeros has the unit infinity.
 pub(super) fn row_units(data: &Tensor, scales: Option<&Tensor>, block: usize) -> Option<Vec<f64>> {
@@ -12,17 +15,34 @@ pub(super) fn row_units(data: &Tensor, scales: Option<&Tensor>, block: usize) ->
         Some((codes, ElementType::F8E4M3FN)) => numeric::ue4m3_to_f32(codes[index / block]),
         Some((codes, _)) => numeric::e8m0_to_f32(codes[index / block]),
     };
-    let mut units = vec![f64::INFINITY; rows.iter().product()];
-    for index in 0..data.count() {
-        let value = f64::from(element(data, index)?) * f64::from(scale(index));
-        if !value.is_finite() {
-            return None;
+    let unit_of = |row: usize| -> Option<f64> {
+        let mut unit = f64::INFINITY;
+        for index in row * k..(row + 1) * k {
+            let value = f64::from(element(data, index)?) * f64::from(scale(index));
+            if !value.is_finite() {
+                return None;
+            }
+            if value != 0.0 {
+                unit = unit.min(lowest_bit(value));
+            }
         }
-        if value != 0.0 {
-            units[index / k] = units[index / k].min(lowest_bit(value));
+        Some(unit)
+    };
+    // Weights of many experts have billions of elements.
+    let mut units = vec![Some(f64::INFINITY); rows.iter().product()];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let of_thread = units.len().div_ceil(threads).max(LEAST_OF_THREAD.div_ceil((*k).max(1)));
+    std::thread::scope(|scope| {
+        for (part, units) in units.chunks_mut(of_thread).enumerate() {
+            let unit_of = &unit_of;
+            scope.spawn(move || {
+                for (row, unit) in units.iter_mut().enumerate() {
+                    *unit = unit_of(part * of_thread + row);
+                }
+            });
         }
-    }
-    Some(units)
+    });
+    units.into_iter().collect()
 }
 
 /// Returns one element of an operand; `None` for an element type that no operand has.
@@ -53,13 +73,23 @@ fn lowest_bit(value: f64) -> f64 {
 mod tests {
     use fourfold_ir::{ElementType, ScaleLayout, Tensor};
 
-    use super::{lowest_bit, row_units};
+    use super::{LEAST_OF_THREAD, lowest_bit, row_units};
 
     #[test]
     fn the_lowest_bit_of_a_number_is_its_unit() {
         for (value, unit) in [(1.0, 1.0), (-6.0, 2.0), (0.75, 0.25), (2f64.powi(-260), 2f64.powi(-260))] {
             assert_eq!(lowest_bit(value), unit, "{value}");
         }
+    }
+
+    #[test]
+    fn rows_of_several_threads_keep_their_order() {
+        let (rows, k) = (37, LEAST_OF_THREAD / 8);
+        let unit = |row: usize| 2f64.powi(row as i32 % 9 - 4);
+        let values: Vec<f64> =
+            (0..rows * k).map(|index| if index % k == 5 { unit(index / k) } else { 16.0 }).collect();
+        let a = Tensor::from_f64(ElementType::BF16, vec![rows, k], None, &values).expect("bf16");
+        assert_eq!(row_units(&a, None, 16), Some((0..rows).map(unit).collect()));
     }
 
     #[test]

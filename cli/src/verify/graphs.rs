@@ -9,13 +9,14 @@ use fourfold::Compiled;
 use fourfold_executor::measure::{CaptureError, Captured};
 use fourfold_executor::{Ran, RunOptions};
 use fourfold_ir::sample::{self, Recipe};
-use fourfold_ir::{Tensor, Value, bind};
+use fourfold_ir::{Entity, Tensor, Value, bind};
 use fourfold_scheduler::Plan;
 
 use super::Candidate;
 use crate::error::Error;
 use crate::load::Inputs;
 use crate::report::VerifyRow;
+use crate::unused_rows::{counts_of_values, held, without_unused_rows};
 
 /// The seeds of a graph: those of the inputs and the following ones. The ends of groups have five distributions, which
 /// take turns with the seed.
@@ -45,6 +46,7 @@ pub(super) fn graph_rows(
         Err(CaptureError::Refused(refused)) => return note(&format!("no graph: {}", refused.message)),
         Err(error) => return Err(failed(error)),
     };
+    let counts = counts_of_values(program);
     let mut rows: Vec<VerifyRow> = Vec::new();
     for seed in recipe.seed..recipe.seed + SEEDS {
         let tensors = sample::inputs(program, &Recipe { seed, ..recipe.clone() })?;
@@ -69,7 +71,13 @@ pub(super) fn graph_rows(
                     ..VerifyRow::note(&candidate.name, &described, "")
                 });
             }
-            compare(&mut rows[place], want, found, seed);
+            let counts = counts[value.index()].and_then(|counts| held(program, &bound, &run, counts));
+            let defined = counts.and_then(|counts| {
+                let (dims, layout) = (want.dims().to_vec(), want.layout());
+                let found = Tensor::new(want.element(), dims, layout, found.to_vec()).ok()?;
+                without_unused_rows(&found, want, counts)
+            });
+            compare(&mut rows[place], want, defined.as_ref().map_or(found, Tensor::bytes), seed);
         }
     }
     Ok(rows)

@@ -296,6 +296,7 @@ fn compute(
         (OpKind::Broadcast, [x]) => movement::broadcast(x, result)?,
         (OpKind::Slice { ranges }, [x]) => movement::slice(x, ranges, result)?,
         (OpKind::Concat { axis }, [_, ..]) => joining::concat(operands, *axis as usize, result)?,
+        (OpKind::Choose { axis, ends }, [_, _, ..]) => movement::choose(operands, *axis, ends, result)?,
         (OpKind::Gather { axis }, [x, indices]) => joining::gather(x, indices, *axis, result)?,
         (OpKind::ScatterAdd, [x, indices]) => routing::scatter_add(x, indices, result)?,
         (OpKind::Pad { amounts, value }, [x]) => joining::pad(x, amounts, *value, result)?,

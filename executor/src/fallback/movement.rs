@@ -19,6 +19,19 @@ pub(super) fn reshape(x: &Tensor, result: ResultType) -> Result<Tensor, Fallback
     Ok(tensor)
 }
 
+/// Copies the first operand whose end is at least the extent, or the last operand.
+pub(super) fn choose(
+    operands: &[&Tensor],
+    axis: u32,
+    ends: &[u32],
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let extent = result.dims.get(axis as usize).copied().unwrap_or_default() as u64;
+    let position = ends.iter().position(|end| extent <= u64::from(*end)).unwrap_or(operands.len() - 1);
+    let missing = FallbackError::Internal { reason: "a choose has an end for each operand but the last" };
+    reshape(operands.get(position).ok_or(missing)?, result)
+}
+
 /// Transposes: result axis i is operand axis `permutation[i]`.
 pub(super) fn transpose(
     x: &Tensor,

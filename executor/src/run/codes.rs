@@ -6,6 +6,8 @@ pub const NO_DEVICE: &str = "no_device";
 pub const NOT_BUILT: &str = "not_built";
 /// The kernel is still being built in the background.
 pub const BUILDING: &str = "building";
+/// The segment computes values that a `choose` does not take with the extents of the call.
+pub const NOT_CHOSEN: &str = "not_chosen";
 /// The operand of a view is on the host, so there is no device memory to share.
 pub const HOST_OPERAND: &str = "host_operand";
 /// A kernel rejected a problem that its plan accepted, or does not match the plan: a bug in Fourfold, or a wrong

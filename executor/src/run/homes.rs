@@ -1,10 +1,9 @@
 //! The memory that holds each value of a prepared program.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 
 use fourfold_ir::Value;
-use fourfold_scheduler::{Partition, Plan, ViewPlan};
+use fourfold_scheduler::ViewPlan;
 
 /// The memory of each value: its own, or that of another value with the same bytes.
 ///
@@ -21,22 +20,10 @@ pub(super) struct Homes {
 }
 
 impl Homes {
-    /// Finds the memory of all values that these segments compute.
-    pub(super) fn of(
-        partition: &Partition,
-        segments: Range<usize>,
-        inputs: &[Value],
-        outputs: &[Value],
-    ) -> Homes {
-        let views = || {
-            let segments = partition.segments.get(segments.clone()).unwrap_or_default();
-            segments.iter().filter_map(|segment| match segment.plan() {
-                Some(Plan::View(view)) => Some(view),
-                _ => None,
-            })
-        };
+    /// Finds the memory of all values, given the views among them in order.
+    pub(super) fn of(views: &[ViewPlan], inputs: &[Value], outputs: &[Value]) -> Homes {
         let mut roots: HashMap<Value, Value> = HashMap::new();
-        for view in views() {
+        for view in views {
             let root = roots.get(&view.operand).copied().unwrap_or(view.operand);
             roots.insert(view.result, root);
         }

@@ -7,6 +7,7 @@ use fourfold_scheduler::{ConstantPlan, Constraint, Partition, Plan, ReasonCode, 
 
 use super::call::{Call, Work, admit, bytes, refused, results_of_nothing};
 use super::homes::Homes;
+use super::live::{Live, view_of};
 use super::memory::{Lifetimes, MemoryPlan, on_fallback, unknown};
 use super::residents::Residents;
 use super::{ALIAS, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
@@ -109,22 +110,29 @@ pub(super) struct Scope<'a> {
     inputs: Vec<Value>,
     outputs: Vec<Value>,
     residents: Option<&'a Residents>,
+    live: Live,
 }
 
 impl<'a> Scope<'a> {
     /// A whole program.
-    pub(super) fn program(program: &Program, partition: &Partition) -> Scope<'a> {
+    pub(super) fn program(program: &Program, partition: &Partition, symbols: &SymbolValues) -> Scope<'a> {
         let module = program.module();
         Scope {
             segments: 0..partition.segments.len(),
             inputs: module.inputs.clone(),
             outputs: module.outputs.clone(),
             residents: None,
+            live: Live::of(program, partition, symbols),
         }
     }
 
     /// The part of a program that resident values leave: they are inputs, and no outputs.
-    pub(super) fn beside(program: &Program, partition: &Partition, residents: &'a Residents) -> Scope<'a> {
+    pub(super) fn beside(
+        program: &Program,
+        partition: &Partition,
+        symbols: &SymbolValues,
+        residents: &'a Residents,
+    ) -> Scope<'a> {
         let module = program.module();
         let is_input = |value: &Value| module.defining_op(*value).is_none();
         let mut inputs: Vec<Value> =
@@ -136,11 +144,16 @@ impl<'a> Scope<'a> {
         inputs.sort_unstable();
         let computed = |value: &&Value| !is_input(value) && residents.tensor(**value).is_none();
         let outputs = module.outputs.iter().filter(computed).copied().collect();
-        Scope { segments: 0..partition.segments.len(), inputs, outputs, residents: Some(residents) }
+        let live = Live::of(program, partition, symbols);
+        Scope { segments: 0..partition.segments.len(), inputs, outputs, residents: Some(residents), live }
     }
 
     /// One segment.
-    pub(super) fn segment(partition: &Partition, segment: usize) -> Result<Scope<'a>, Refused> {
+    pub(super) fn segment(
+        program: &Program,
+        partition: &Partition,
+        segment: usize,
+    ) -> Result<Scope<'a>, Refused> {
         let count = partition.segments.len();
         match partition.segments.get(segment) {
             Some(planned) => Ok(Scope {
@@ -148,6 +161,7 @@ impl<'a> Scope<'a> {
                 inputs: planned.inputs.clone(),
                 outputs: planned.outputs.clone(),
                 residents: None,
+                live: Live::all(program, partition),
             }),
             None => {
                 let message = format!("the partition has no segment {segment}; it has {count}");
@@ -168,12 +182,13 @@ pub(super) fn lay_out<'a>(
     let mut builder = Builder::new(program, symbols, partition, scope);
     builder.inputs()?;
     for position in scope.segments.clone() {
-        if scope.residents.is_some_and(|residents| residents.skips_segment(position)) {
+        let is_resident = scope.residents.is_some_and(|residents| residents.skips_segment(position));
+        if is_resident || !scope.live.has_segment(position) {
             continue;
         }
         let plan = partition.segments[position].plan().ok_or_else(|| on_fallback(position))?;
-        if let Plan::View(view) = plan {
-            builder.view(position, view)?;
+        if let Some(view) = view_of(plan, symbols) {
+            builder.view(position, &view)?;
             continue;
         }
         if let Plan::Constant(constant) = plan {
@@ -215,7 +230,11 @@ impl<'a, 'p> Builder<'a, 'p> {
             program,
             symbols,
             scope,
-            homes: Homes::of(partition, scope.segments.clone(), &scope.inputs, &scope.outputs),
+            homes: Homes::of(
+                &scope.live.views(partition, scope.segments.clone(), symbols),
+                &scope.inputs,
+                &scope.outputs,
+            ),
             lifetimes: Lifetimes::default(),
             steps: Vec::new(),
             constants: Vec::new(),

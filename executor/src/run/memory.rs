@@ -17,6 +17,7 @@ use fourfold_scheduler::{ConstantPlan, Partition, Plan, ReasonCode};
 
 use super::call::bytes;
 use super::homes::Homes;
+use super::live::{Live, view_of};
 use super::{FALLBACK_SEGMENT, Refused};
 
 /// The alignment of each part, equal to that of driver allocations.
@@ -201,13 +202,18 @@ pub fn plan_memory(
 ) -> Result<MemoryPlan, Refused> {
     let module = program.module();
     let segments = 0..partition.segments.len();
-    let homes = Homes::of(partition, segments, &module.inputs, &module.outputs);
+    let live = Live::of(program, partition, symbols);
+    let views = live.views(partition, segments, symbols);
+    let homes = Homes::of(&views, &module.inputs, &module.outputs);
     let mut lifetimes = Lifetimes::default();
     let mut steps = 0;
     for (position, segment) in partition.segments.iter().enumerate() {
+        if !live.has_segment(position) {
+            continue;
+        }
         let plan = segment.plan().ok_or_else(|| on_fallback(position))?;
-        if let Plan::View(view) = plan {
-            if let Some((from, _)) = homes.copy(view) {
+        if let Some(view) = view_of(plan, symbols) {
+            if let Some((from, _)) = homes.copy(&view) {
                 lifetimes.read(from, steps);
                 steps += 1;
             }

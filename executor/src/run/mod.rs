@@ -15,6 +15,7 @@ mod error;
 mod homes;
 mod launch;
 mod layout;
+mod live;
 mod machine;
 mod memory;
 mod pending;
@@ -33,12 +34,13 @@ mod values;
 use fourfold_ir::{Bound, Entity, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::Partition;
 
+use self::live::Live;
 use crate::service::Wait;
 
 pub(crate) use call::check_target;
 pub use codes::{
     ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, HOST_OPERAND, KERNEL_REFUSED,
-    MISSING_ADDRESS, NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
+    MISSING_ADDRESS, NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, NOT_CHOSEN, POINTER_ALIGNMENT, WORKSPACE_SIZE,
 };
 pub use error::{FaultPlace, RunError};
 pub(crate) use layout::Outside;
@@ -58,7 +60,8 @@ use values::Values;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RunOptions {
-    /// Keep every value, not only program outputs. Values that a kernel fuses away never exist.
+    /// Keep every value, not only program outputs. Values that a kernel fuses away never exist, and neither do those
+    /// that a `choose` does not take.
     pub keep_all: bool,
     /// Fill a kernel's results with this byte before the launch, padding of scales included, which reveals unwritten
     /// elements. Bytes of 0xFF are NaN.
@@ -169,7 +172,7 @@ pub enum Ran {
     Fallback,
     /// None: a [`Session`] has its results, which depend on params and constants only.
     Resident,
-    /// None: it did not run.
+    /// None: it did not run. Its results are not chosen ([`NOT_CHOSEN`]), or the run ended before.
     NotRun,
 }
 
@@ -221,7 +224,9 @@ pub fn run(
     }
     let inputs = module.inputs.iter().copied().zip(bound.inputs.iter().copied());
     let values = Values::new(program, &bound.symbols, inputs, &module.outputs, options.keep_all);
-    let mut runner = Runner::new(program, partition, &bound.symbols, *options, machine, values);
+    let live = Live::of(program, partition, &bound.symbols);
+    let mut runner =
+        Runner::new(program, partition, &bound.symbols, *options, machine, values).with_live(live);
     let mut segments = Vec::with_capacity(partition.segments.len());
     for position in 0..partition.segments.len() {
         segments.push(runner.segment(position)?);

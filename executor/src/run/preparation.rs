@@ -47,7 +47,7 @@ impl<'a> Preparation<'a> {
         symbols: &SymbolValues,
         machine: &Machine<'a>,
     ) -> Result<Preparation<'a>, Refused> {
-        Preparation::of(program, partition, &Scope::program(program, partition), symbols, machine)
+        Preparation::of(program, partition, &Scope::program(program, partition, symbols), symbols, machine)
     }
 
     /// Prepares one segment, for a host that runs the others itself.
@@ -61,7 +61,8 @@ impl<'a> Preparation<'a> {
         symbols: &SymbolValues,
         machine: &Machine<'a>,
     ) -> Result<Preparation<'a>, Refused> {
-        Preparation::of(program, partition, &Scope::segment(partition, segment)?, symbols, machine)
+        let scope = Scope::segment(program, partition, segment)?;
+        Preparation::of(program, partition, &scope, symbols, machine)
     }
 
     /// Prepares the part of a program that resident values leave. Their addresses are bound.
@@ -72,7 +73,7 @@ impl<'a> Preparation<'a> {
         machine: &Machine<'a>,
         residents: &Residents,
     ) -> Result<Preparation<'a>, Refused> {
-        let scope = Scope::beside(program, partition, residents);
+        let scope = Scope::beside(program, partition, symbols, residents);
         let preparation = Preparation::of(program, partition, &scope, symbols, machine)?;
         let resident = residents.on_device().iter();
         let mut preparation =

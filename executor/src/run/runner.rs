@@ -6,6 +6,7 @@ use fourfold_ir::{Op, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{ConstantPlan, Partition, Plan, ViewPlan};
 
 use super::call::{Call, Work, admit, results_of_nothing};
+use super::live::{Live, chosen, not_chosen, view_of};
 use super::record::LaunchRecord;
 use super::residents::Residents;
 use super::values::Values;
@@ -36,6 +37,7 @@ pub(super) struct Runner<'a> {
     /// In debug mode, the arguments of the current segment's launch.
     record: Option<Box<LaunchRecord>>,
     residents: Option<&'a Residents>,
+    live: Live,
 }
 
 /// Transfers and waits attributed to a segment so far.
@@ -74,6 +76,7 @@ impl<'a> Runner<'a> {
         let (flight, deadline) = (Flight::default(), options.wait.deadline());
         let record = None;
         let residents = None;
+        let live = Live::all(program, partition);
         Runner {
             flight,
             program,
@@ -86,7 +89,14 @@ impl<'a> Runner<'a> {
             caused,
             record,
             residents,
+            live,
         }
+    }
+
+    /// Skips what computes values that these extents do not choose.
+    pub(super) fn with_live(mut self, live: Live) -> Runner<'a> {
+        self.live = live;
+        self
     }
 
     /// Skips what depends on params and constants only.
@@ -132,8 +142,15 @@ impl<'a> Runner<'a> {
             let (ran, reason, kernel_seconds, launch) = (Ran::Resident, None, None, None);
             return Ok(SegmentRun { ran, reason, seconds: 0.0, kernel_seconds, moved, synchronized, launch });
         }
+        if !self.live.has_segment(position) {
+            segment.ops.iter().for_each(|op| self.drop_unused(*op));
+            let Caused { moved, synchronized } = Caused::default();
+            let (ran, reason, kernel_seconds, launch) = (Ran::NotRun, Some(not_chosen()), None, None);
+            return Ok(SegmentRun { ran, reason, seconds: 0.0, kernel_seconds, moved, synchronized, launch });
+        }
+        let view = segment.plan().and_then(|plan| view_of(plan, self.symbols));
         let attempt = match segment.plan() {
-            Some(Plan::View(plan)) => Some(self.view(position, plan)),
+            Some(_) if let Some(view) = &view => Some(self.view(position, view)),
             Some(Plan::Constant(plan)) => Some(self.constant(position, plan)?),
             Some(plan) => Some(self.kernel(position, plan)?),
             None => None,
@@ -141,8 +158,7 @@ impl<'a> Runner<'a> {
         let (ran, reason, kernel_seconds) = match attempt {
             Some(Attempt::Ran { emulated, kernel_seconds, settled }) => {
                 for &op in segment.ops.iter().filter(|_| !settled) {
-                    let operation = &self.program.module().ops[op];
-                    self.values.drop_unused(&operation.operands, &operation.results);
+                    self.drop_unused(op);
                 }
                 (if emulated { Ran::Emulated } else { Ran::Kernel }, None, kernel_seconds)
             }
@@ -201,18 +217,26 @@ impl<'a> Runner<'a> {
         let module = self.program.module();
         let segment = &self.partition.segments[position];
         for &op in ops {
+            if !self.live.has_op(op) {
+                self.drop_unused(op);
+                continue;
+            }
             let operation = &module.ops[op];
             let is_known = || operation.results.iter().all(|result| self.values.on_host(*result).is_some());
             if self.residents.is_some_and(|residents| residents.skips_op(segment, op, is_known())) {
                 continue;
             }
+            // Other operands than the chosen one may not exist. It stands in for them.
+            let chosen = chosen(self.program, op, self.symbols);
+            let read = |value: Value| chosen.unwrap_or(value);
             for &operand in &operation.operands {
-                self.bring_for(position, operand)?;
+                self.bring_for(position, read(operand))?;
             }
             let operands: Vec<&Tensor> = operation
                 .operands
                 .iter()
-                .map(|&value| self.values.on_host(value).ok_or_else(|| self.missing(position, value)))
+                .map(|&value| read(value))
+                .map(|value| self.values.on_host(value).ok_or_else(|| self.missing(position, value)))
                 .collect::<Result<_, _>>()?;
             let results = fallback::run_op(self.program, op, &operands, self.symbols)
                 .map_err(|source| RunError::Op { op: module.op_label(op), segment: position, source })?;
@@ -222,6 +246,12 @@ impl<'a> Runner<'a> {
             self.values.drop_unused(&operation.operands, &operation.results);
         }
         Ok(())
+    }
+
+    /// Records the uses of an op's operands.
+    fn drop_unused(&mut self, op: Op) {
+        let operation = &self.program.module().ops[op];
+        self.values.drop_unused(&operation.operands, &operation.results);
     }
 
     fn kernel(&mut self, position: usize, plan: &Plan) -> Result<Attempt, RunError> {

@@ -9,12 +9,14 @@
 //! | [`stack`] | takes arguments from an op's stack and puts results there |
 //! | [`register`] | defines the ops, and turns errors into exceptions |
 //! | [`ops`] | checks the arguments of each op |
+//! | [`by_m`] | multiplies 16-bit or quantized numbers, chosen by M |
 //! | [`programs`] | writes the program of each op |
 //! | [`module`] | compiles programs once, and checks tensors |
 //! | [`run`] | runs a program on tensors of the host or of a GPU |
 //! | [`log`] | passes lines of builds to Python, until it ends |
 //! | [`device`] | prepares launches, once for each stream and shape |
 
+pub mod by_m;
 pub mod device;
 pub mod error;
 pub mod log;

@@ -1,5 +1,6 @@
 //! The ops: each checks its arguments, writes a program and runs it.
 
+pub use crate::by_m::scaled_mm_by_m;
 use crate::error::Error;
 use crate::module::Operand;
 use crate::programs::{self, Alpha, Format, Left, Quantized, ScaledMm};

@@ -7,6 +7,10 @@ use std::fmt::Write;
 
 use crate::error::Error;
 
+mod by_m;
+
+pub use by_m::{Form, Forms, ScaledMmByM};
+
 /// A block-scaled format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
@@ -347,6 +351,23 @@ pub fn dequantize(
     Ok(writer.finish("dequantize", "%y"))
 }
 
+/// Writes the per-tensor scale amax / (448 * 6) of a value, `%g`.
+fn dynamic_scale(writer: &mut Writer, value: &str, leading: &[String], element: &str) {
+    let axes: Vec<String> = (0..=leading.len()).map(|axis| axis.to_string()).collect();
+    let ones = format!("[{}]", vec!["1"; leading.len() + 1].join(", "));
+    let amax = format!("reduce %{value} {{axes = [{}], keep_dims = true, kind = amax}}", axes.join(", "));
+    writer.op("amax", &amax, &ones, element);
+    writer.op("amax.one", "reshape %amax", "[1]", element);
+    let amax = if element == "f32" {
+        "amax.one"
+    } else {
+        writer.op("amax.f32", "convert %amax.one", "[1]", "f32");
+        "amax.f32"
+    };
+    writer.op("largest", "constant {value = 2688}", "[1]", "f32");
+    writer.op("g", &format!("div %{amax}, %largest"), "[1]", "f32");
+}
+
 /// Quantizes x to NVFP4 with the per-tensor scale amax / (448 * 6).
 pub fn quantize_dynamic(
     leading: &[String],
@@ -362,19 +383,7 @@ pub fn quantize_dynamic(
     };
     let mut writer = Writer::default();
     writer.input("x", &shape(leading, columns), element);
-    let axes: Vec<String> = (0..=leading.len()).map(|axis| axis.to_string()).collect();
-    let ones = format!("[{}]", vec!["1"; leading.len() + 1].join(", "));
-    let amax = format!("reduce %x {{axes = [{}], keep_dims = true, kind = amax}}", axes.join(", "));
-    writer.op("amax", &amax, &ones, element);
-    writer.op("amax.one", "reshape %amax", "[1]", element);
-    let amax = if element == "f32" {
-        "amax.one"
-    } else {
-        writer.op("amax.f32", "convert %amax.one", "[1]", "f32");
-        "amax.f32"
-    };
-    writer.op("largest", "constant {value = 2688}", "[1]", "f32");
-    writer.op("g", &format!("div %{amax}, %largest"), "[1]", "f32");
+    dynamic_scale(&mut writer, "x", leading, element);
     let outputs = quantized.write(&mut writer, "x", leading, columns)?;
     Ok(writer.finish("quantize_dynamic", &format!("{outputs}, %g")))
 }

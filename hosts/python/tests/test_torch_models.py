@@ -85,7 +85,7 @@ def test_refused_activations():
     model = torch.nn.Sequential(torch.nn.Linear(64, 40))
     for arguments, words in [
         (dict(activations="w8a8"), "expected \"nvfp4\", \"mxfp8\""),
-        (dict(activations="mxfp8", weights="nvfp4"), "expected 'nvfp4', None for a weight in nvfp4"),
+        (dict(activations="mxfp8", weights="nvfp4"), "expected 'nvfp4', None, 'by_m' for a weight in nvfp4"),
         (dict(weights="mxfp4"), "need activations"),
     ]:
         with pytest.raises(ValueError, match=words):

@@ -390,6 +390,9 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
         OpKind::Broadcast => Codes(movement::broadcast(operands[0], dims)),
         OpKind::Slice { ranges } => Codes(movement::slice(operands[0], ranges, dims)),
         OpKind::Concat { axis } => Codes(movement::concat(operands, *axis as usize)),
+        OpKind::Choose { axis, ends } => {
+            Codes(operands[movement::chosen(ends, dims[*axis as usize])].to_codes())
+        }
         OpKind::Gather { axis } => {
             Codes(movement::gather(operands[0], &operands[1].to_f64(), *axis as usize))
         }

@@ -33,6 +33,11 @@ pub(super) fn slice(operand: &Tensor, ranges: &[SliceRange], dims: &[usize]) -> 
     picked(operand, &indices)
 }
 
+/// The position of the operand that an extent chooses.
+pub(super) fn chosen(ends: &[u32], extent: usize) -> usize {
+    ends.iter().filter(|end| (**end as usize) < extent).count()
+}
+
 /// Joins operands along an axis.
 pub(super) fn concat(operands: &[&Tensor], axis: usize) -> Vec<u8> {
     let width = code_bytes(operands[0].element());

@@ -68,6 +68,7 @@ pub(crate) fn arity(kind: &OpKind) -> Arity {
         | OpKind::Gather { .. }
         | OpKind::ScatterAdd => (2..=2, 1),
         OpKind::Concat { .. } => (1..=usize::MAX, 1),
+        OpKind::Choose { .. } => (2..=usize::MAX, 1),
         OpKind::Select | OpKind::LayerNorm { .. } => (3..=3, 1),
         OpKind::SwizzleScales
         | OpKind::Convert
@@ -143,6 +144,7 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
         OpKind::Broadcast => shape::broadcast(&mut site),
         OpKind::Slice { ranges } => movement::slice(&mut site, ranges),
         OpKind::Concat { axis } => movement::concat(&mut site, *axis),
+        OpKind::Choose { axis, ends } => movement::choose(&mut site, *axis, ends),
         OpKind::Gather { axis } => movement::gather(&mut site, *axis),
         OpKind::TopK { k } => routing::top_k(&mut site, *k),
         OpKind::GroupRows { groups } => routing::group_rows(&mut site, *groups),

@@ -79,6 +79,22 @@ pub(super) fn concat(site: &mut Site<'_>, axis: u32) {
     }
 }
 
+pub(super) fn choose(site: &mut Site<'_>, axis: u32, ends: &[u32]) {
+    let (first, result) = (site.operand(0), site.result(0));
+    site.require_result_element(result, first.ty.element);
+    site.require_result_shape(result, first.shape());
+    let operands = site.operation.operands.len();
+    for position in 1..operands {
+        let operand = site.operand(position);
+        site.require_same_element(first, operand);
+        site.require_operand_shape(operand, first.shape());
+    }
+    if ends.len() + 1 != operands || !ends.is_sorted_by(|before, after| before < after) {
+        site.errors.push(Kind::ChooseEnds { ends: ends.to_vec(), operands });
+    }
+    site.require_axis(first, axis);
+}
+
 pub(super) fn gather(site: &mut Site<'_>, axis: u32) {
     let (x, indices, result) = (site.operand(0), site.operand(1), site.result(0));
     site.require_element(indices, INTEGER);

@@ -259,6 +259,15 @@ define_kinds! {
         sum: String,
     } = "extent_sum", "{mnemonic} would give axis {axis} the extent {sum}",
         "note: an extent is a number times symbols: M + M is 2*M, and M + 4 is no extent";
+    /// Ends of a `choose` that do not ascend, or not one for each operand but the last.
+    ChooseEnds {
+        /// The ends.
+        ends: Vec<u32>,
+        /// The number of operands.
+        operands: usize,
+    } = "choose_ends", "the ends {ends:?} do not fit the {operands} operands of choose",
+        "help: give the largest extent of each operand but the last, in ascending order: \
+         `choose %few, %many {axis = 0, ends = [64]}`";
     /// An op that would split the bytes of FP4.
     PackedAxis {
         /// The op.

@@ -27,6 +27,7 @@
 //! - Ranges of a slice are within fixed extents (`slice_range`, `slice_symbol`). The extents that `concat` and `pad`
 //!   add up have a sum (`extent_sum`), a padding is a value of its type (`pad_value`), and no byte of FP4 is split
 //!   (`packed_axis`).
+//! - `choose` has an end for each operand but the last, in ascending order (`choose_ends`).
 //! - `top_k` takes at least one and at most all elements of a fixed extent (`top_k`), and `group_rows` has groups
 //!   (`no_groups`).
 //! - The sfa of a `grouped_scaled_mma` is linear (`grouped_layout`).

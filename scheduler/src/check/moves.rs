@@ -8,7 +8,9 @@ use fourfold_ir::{
 };
 
 use super::{CheckError, known};
-use crate::plan::{Constraint, MAX_MOVE_AXES, MAX_PAD_AXES, MovePlan, MoveProgram, Segment, ViewPlan};
+use crate::plan::{
+    ChoosePlan, Constraint, MAX_MOVE_AXES, MAX_PAD_AXES, MovePlan, MoveProgram, Segment, ViewPlan,
+};
 
 /// Values of symbols. Each sample starts at another one.
 const EXTENTS: [u64; 5] = [3, 2, 5, 1, 7];
@@ -88,6 +90,36 @@ pub(super) fn check_view(
         if let Err(what) = found {
             return errors.push(CheckError::Shape { segment: index, what });
         }
+    }
+}
+
+/// Checks a choice: the operands, the extent and the ends are those of the op.
+pub(super) fn check_choose(
+    program: &Program,
+    capabilities: &Capabilities,
+    index: usize,
+    segment: &Segment,
+    plan: &ChoosePlan,
+    errors: &mut Vec<CheckError>,
+) {
+    if !matches(program, index, segment, (plan.op, &plan.operands, plan.result), errors) {
+        return;
+    }
+    if capabilities.device.moves.is_none() {
+        let rule = format!("{} has no choices", capabilities.target);
+        errors.push(CheckError::Capability { segment: index, rule });
+    }
+    let operation = &program.module().ops[plan.op];
+    let fits = match &operation.kind {
+        OpKind::Choose { axis, ends } => {
+            let extent = program.module().ty(plan.result).shape.get(*axis as usize);
+            plan.operands == operation.operands && plan.ends == *ends && extent == Some(&plan.extent)
+        }
+        _ => false,
+    };
+    if !fits {
+        let what = "the operands, extent or ends of the plan are not those of a choose".to_owned();
+        errors.push(CheckError::Shape { segment: index, what });
     }
 }
 

@@ -25,14 +25,14 @@ impl Plan {
         }
     }
 
-    /// Returns whether a generated kernel computes the plan. Others are a library call, a view or a
-    /// constant.
+    /// Returns whether a generated kernel computes the plan. Others are a library call, a view, a
+    /// choice or a constant.
     pub fn is_generated(&self) -> bool {
-        !matches!(self, Plan::Mma(_) | Plan::View(_) | Plan::Constant(_))
+        !matches!(self, Plan::Mma(_) | Plan::View(_) | Plan::Choose(_) | Plan::Constant(_))
     }
 
     /// The name of the kind in reports: `scaled_mma`, `block_quantize`, `row`, `move`, `column`, `mma`,
-    /// `view` or `constant`.
+    /// `view`, `choose` or `constant`.
     pub fn kind_name(&self) -> &'static str {
         match self {
             Plan::ScaledMma(_) => "scaled_mma",
@@ -42,6 +42,7 @@ impl Plan {
             Plan::Column(_) => "column",
             Plan::Mma(_) => "mma",
             Plan::View(_) => "view",
+            Plan::Choose(_) => "choose",
             Plan::Constant(_) => "constant",
         }
     }
@@ -56,6 +57,7 @@ impl Plan {
             Plan::Column(plan) => plan.op,
             Plan::Mma(plan) => plan.op,
             Plan::View(plan) => plan.op,
+            Plan::Choose(plan) => plan.op,
             Plan::Constant(plan) => plan.op,
         }
     }
@@ -70,6 +72,7 @@ impl Plan {
             | Plan::Column(_)
             | Plan::Mma(_)
             | Plan::View(_)
+            | Plan::Choose(_)
             | Plan::Constant(_) => vec![self.root()],
         }
     }
@@ -84,6 +87,7 @@ impl Plan {
             Plan::Column(plan) => vec![plan.result],
             Plan::Mma(plan) => vec![plan.d],
             Plan::View(plan) => vec![plan.result],
+            Plan::Choose(plan) => vec![plan.result],
             Plan::Constant(plan) => vec![plan.result],
         }
     }
@@ -130,6 +134,9 @@ impl Plan {
             Plan::Column(ColumnPlan { operand, .. }) | Plan::View(ViewPlan { operand, .. }) => {
                 Roles { operands: vec![named("x0", *operand)], scalars: Vec::new(), outputs }
             }
+            Plan::Choose(plan) => {
+                Roles { operands: numbered("x", plan.operands.clone()), scalars: Vec::new(), outputs }
+            }
             Plan::Constant(_) => Roles { operands: Vec::new(), scalars: Vec::new(), outputs },
         }
     }
@@ -156,7 +163,7 @@ impl Plan {
             }
             Plan::Move(plan) => plan.program.extent_names().into_iter().zip(&plan.extents).collect(),
             Plan::Column(plan) => ColumnPlan::EXTENTS.into_iter().zip(&plan.extents).collect(),
-            Plan::View(_) | Plan::Constant(_) => Vec::new(),
+            Plan::View(_) | Plan::Choose(_) | Plan::Constant(_) => Vec::new(),
         }
     }
 
@@ -186,7 +193,7 @@ impl Plan {
             Plan::Move(plan) => &plan.constraints,
             Plan::Column(plan) => &plan.constraints,
             Plan::Mma(plan) => &plan.constraints,
-            Plan::View(_) | Plan::Constant(_) => &[],
+            Plan::View(_) | Plan::Choose(_) | Plan::Constant(_) => &[],
         }
     }
 
@@ -214,7 +221,7 @@ impl Plan {
             Plan::Move(plan) => plan.program.signature(),
             Plan::Column(plan) => plan.program.signature(),
             Plan::Mma(plan) => plan.signature(),
-            Plan::View(_) | Plan::Constant(_) => self.kind_name().to_owned(),
+            Plan::View(_) | Plan::Choose(_) | Plan::Constant(_) => self.kind_name().to_owned(),
         }
     }
 }

@@ -120,6 +120,7 @@ pub fn unlisted(program: &Program, op: Op, capabilities: &Capabilities) -> Optio
         | OpKind::Slice { .. }
         | OpKind::Pad { .. }
         | OpKind::Concat { .. }
+        | OpKind::Choose { .. }
         | OpKind::Gather { .. }
         | OpKind::Reshape
         | OpKind::SwizzleScales => {

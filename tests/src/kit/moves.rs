@@ -35,13 +35,14 @@ impl Draft {
 
     /// Moves a value, so that a row part may read the result. `None` if no move takes it.
     pub(super) fn link(&mut self, value: &Val) -> Option<Val> {
-        let first = self.random.below(6);
-        let moved = (0..6).find_map(|turn| match (first + turn) % 6 {
+        let first = self.random.below(7);
+        let moved = (0..7).find_map(|turn| match (first + turn) % 7 {
             0 => self.transpose(value),
             1 => self.slice(value),
             2 => self.concat(value),
             3 => self.gather(value),
             4 => self.pad(value),
+            5 => self.choose(value),
             _ => self.broadcast(value),
         })?;
         Some(moved)
@@ -115,6 +116,32 @@ impl Draft {
         let mut dims = value.dims.clone();
         dims[axis] = sum;
         Some(self.moved(&format!("concat {} {{axis = {axis}}}", names.join(", ")), value, &dims))
+    }
+
+    /// Chooses between a value, another or an input, and perhaps the value again.
+    fn choose(&mut self, value: &Val) -> Option<Val> {
+        if value.layout.is_some() || value.dims.is_empty() || value.transposed {
+            return None;
+        }
+        let same = |other: &Val| {
+            other.dims == value.dims && (other.element, other.layout) == (value.element, value.layout)
+        };
+        let other = match self.find(|other| same(other) && other.name != value.name) {
+            Some(other) => other,
+            None => self.input(&value.dims, value.element),
+        };
+        self.read(&other.name, false);
+        let mut names = vec![format!("%{}", value.name), format!("%{}", other.name)];
+        if self.random.percent(30) {
+            names.push(names[0].clone());
+        }
+        let turns = self.random.below(names.len());
+        names.rotate_left(turns);
+        let axis = self.random.below(value.dims.len());
+        let end = self.random.pick(&[0u64, 1, 3, 7, 16, 40, 64]);
+        let ends: Vec<u64> = (0..names.len() as u64 - 1).map(|more| end + more * 20).collect();
+        let op = format!("choose {} {{axis = {axis}, ends = {ends:?}}}", names.join(", "));
+        Some(self.moved(&op, value, &value.dims))
     }
 
     fn gather(&mut self, value: &Val) -> Option<Val> {

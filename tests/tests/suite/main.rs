@@ -1,6 +1,7 @@
 //! The tests of the workspace that use the standard harness and need no feature, in one binary, since each binary costs
 //! a link.
 
+mod choices;
 mod claims;
 mod codes;
 mod covering;

@@ -186,15 +186,17 @@ CUTLASS_DEVICE Decoded decode(uint32_t codes, uint32_t scale) {
   Decoded result;
   if constexpr (kUsesBf16) {
     // With the sign in bit 15 and the magnitude in bits 8 to 6, a code is v · 2^-126 in bf16. 0x7E80 is 2^126. A scale
-    // of NVFP4 has most of this factor.
-    auto const value = [&](uint32_t pairs) {
-      uint32_t const bits = (pairs << 6 & 0x01C001C0u) | (pairs << 12 & 0x80008000u);
+    // of NVFP4 has most of this factor. One multiplication shifts four bits to both places, which do not overlap. It
+    // uses another pipe than logical instructions and shifts, of which there are more.
+    auto const value = [&](uint32_t pair, uint32_t shifts) {
+      uint32_t const bits = pair * shifts & 0x81C081C0u;
       return multiply_pairs<__nv_bfloat162>(kMx ? multiply_pairs<__nv_bfloat162>(bits, 0x7E807E80u) : bits, scale);
     };
-    result.low[0] = value(codes);
-    result.high[0] = value(codes >> 4);
-    result.low[1] = value(codes >> 8);
-    result.high[1] = value(codes >> 12);
+    uint32_t const upper = codes >> 8;
+    result.low[0] = value(codes & 0x000F000Fu, 1u << 6 | 1u << 12);
+    result.high[0] = value(codes & 0x00F000F0u, 1u << 2 | 1u << 8);
+    result.low[1] = value(upper & 0x000F000Fu, 1u << 6 | 1u << 12);
+    result.high[1] = value(upper & 0x00F000F0u, 1u << 2 | 1u << 8);
   } else {
     result = decode(codes);
     CUTLASS_PRAGMA_UNROLL

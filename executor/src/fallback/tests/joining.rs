@@ -64,6 +64,20 @@ fn slices_equal_the_interpreter() {
 }
 
 #[test]
+fn choices_equal_the_interpreter() {
+    for (index, (element, layout)) in
+        MOVED.into_iter().enumerate().filter(|(_, (_, layout))| layout.is_none())
+    {
+        for rows in [0, 1, 5, 6, 64] {
+            let operands = [1, 2, 3].map(|seed| bits(element, &[rows, 64], layout, index as u64 * 4 + seed));
+            let operands: Vec<&Tensor> = operands.iter().collect();
+            check_bits(&OpKind::Choose { axis: 0, ends: vec![0, 5] }, &operands, &[rows, 64]);
+            check_bits(&OpKind::Choose { axis: 1, ends: vec![63, 64] }, &operands, &[rows, 64]);
+        }
+    }
+}
+
+#[test]
 fn concatenations_equal_the_interpreter() {
     for (index, (element, layout)) in MOVED.into_iter().enumerate() {
         let tensor = |dims: &[usize]| bits(element, dims, layout, index as u64 + dims[1] as u64);

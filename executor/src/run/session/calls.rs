@@ -9,6 +9,7 @@ use super::{
 };
 use crate::device::{DeviceError, Stream};
 use crate::run::call::bytes;
+use crate::run::live::Live;
 use crate::run::runner::Runner;
 use crate::run::values::Values;
 use crate::run::{ALIAS, BUILDING, DEVICE_MEMORY, Preparation, Refused, RunError, RunOptions};
@@ -324,6 +325,7 @@ impl Session {
         let mut runner =
             Runner::new(&self.program, &self.partition, symbols, options, machine.as_ref(), values)
                 .with_residents(&self.residents)
+                .with_live(Live::of(&self.program, &self.partition, symbols))
                 .with_buffers(spare);
         for (value, input) in self.inputs.iter().zip(inputs) {
             if let (SessionInput::Device(tensor), Some(machine)) = (input, &machine) {

@@ -6,6 +6,7 @@
 
 mod allocations;
 mod blas;
+mod choices;
 mod columns;
 mod debug;
 pub(crate) mod fixture;

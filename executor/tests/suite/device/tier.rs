@@ -10,8 +10,8 @@ use fourfold_ir::{
     BinaryKind, Dim, ElementType, Op, OpKind, Program, ReduceKind, Tensor, UnaryKind, Value, dim_product,
 };
 use fourfold_scheduler::{
-    ColumnPlan, ColumnProgram, ConstantPlan, Decision, MmaPlan, MovePlan, MoveProgram, Partition, Plan,
-    RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep,
+    ChoosePlan, ColumnPlan, ColumnProgram, ConstantPlan, Decision, MmaPlan, MovePlan, MoveProgram, Partition,
+    Plan, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep,
     RowStepKind, Segment, SegmentKind, ViewPlan,
 };
 
@@ -160,6 +160,7 @@ fn plan(program: &Program, op: Op, operands: &[Value], result: Value) -> Option<
             row(RowStepKind::Reduce(*kind), RowShape::Column)
         }
         OpKind::Reshape => Some(Plan::View(ViewPlan { op, operand: operands[0], result })),
+        OpKind::Choose { .. } => ChoosePlan::of(program, op).map(Plan::Choose),
         OpKind::Gather { axis: 0 } => {
             let [x, indices] = [operands[0], operands[1]].map(|value| &module.ty(value).shape);
             let bytes = dim_product([&x[1..], &[Dim::fixed(4)]].concat().iter()).unwrap();

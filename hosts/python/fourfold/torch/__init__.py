@@ -16,10 +16,10 @@ Formats, with the elements of K for each scale:
 
 import torch
 
-from ._ops import ops
+from ._ops import choices, ops
 
 __all__ = [
-    "copy_transpose", "dequantize", "inductor_pass", "quantize", "quantize_", "reduce", "scaled_mm", "segment",
+    "copy_transpose", "dequantize", "inductor_pass", "quantize", "quantize_", "reduce", "report", "scaled_mm", "segment",
     "softmax",
 ]
 _FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
@@ -140,6 +140,15 @@ def copy_transpose(x, permutation=None):
     if permutation is None:
         permutation = [*range(x.dim() - 2), x.dim() - 1, x.dim() - 2]
     return ops.copy_transpose(x, list(permutation))
+
+
+def report():
+    """The calls of layers with `activations="by_m"`, or a dict, so far in this process.
+
+    A list of dicts: `n` and `k` of the weight, `up_to`, the largest M of the range (None for the last range),
+    `activations`, "W4A16" or "W4A4", and `calls`. Replays of a CUDA graph are not counted.
+    """
+    return choices()
 
 
 def inductor_pass(**options):

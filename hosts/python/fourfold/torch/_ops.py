@@ -34,6 +34,18 @@ _register()
 ops = torch.ops.fourfold
 
 
+def choices():
+    """The calls of `scaled_mm_by_m` so far."""
+    read = _abi.library.fourfold_torch_choices
+    read.restype = c.c_char_p
+    found = []
+    for line in read().decode().splitlines():
+        n, k, end, activations, calls = line.split()
+        up_to = None if end == "-" else int(end)
+        found.append(dict(n=int(n), k=int(k), up_to=up_to, activations=activations, calls=int(calls)))
+    return found
+
+
 def fail(op, message):
     raise RuntimeError(f"fourfold::{op}: {message}")
 
@@ -147,6 +159,18 @@ def _scaled_mm_quantized(
     return _byte(a, [*rows, n // packed]), _byte(a, _scales(rows, n, block, swizzled_out))
 
 
+@torch.library.register_fake("fourfold::scaled_mm_by_m")
+def _scaled_mm_by_m(
+    a, b, sfb, scale, input_scale=None, alpha=None, bias=None, *, first="measured", ends=(), out_dtype
+):
+    op = "scaled_mm_by_m"
+    if a.dtype not in (torch.float16, torch.bfloat16):
+        fail(op, f"a is {a.dtype}; expected float16 or bfloat16")
+    if a.dim() != 2 or b.dim() != 2:
+        fail(op, f"a has the shape {list(a.shape)} and b {list(b.shape)}; expected two axes each")
+    return a.new_empty([a.shape[0], b.shape[0]], dtype=out_dtype)
+
+
 @torch.library.register_fake("fourfold::quantize")
 def _quantize(x, scale=None, *, format="nvfp4", swizzled=False, rounding="floor"):
     block, packed = _known("quantize", format)
@@ -203,7 +227,7 @@ def _refuse(op):
     torch.library.register_autograd(f"fourfold::{op}", backward)
 
 
-for _op in ("segment", "scaled_mm", "scaled_mm_quantized", "quantize", "quantize_dynamic", "dequantize", "softmax_backward"):
+for _op in ("segment", "scaled_mm", "scaled_mm_quantized", "scaled_mm_by_m", "quantize", "quantize_dynamic", "dequantize", "softmax_backward"):
     _refuse(_op)
 
 

@@ -1,14 +1,20 @@
 """Linear layers with FP4 weights, for compiled models and others."""
 
+import math
+
 import torch
 
 from . import dequantize, quantize, scaled_mm, segment
 from ._group import group_siblings
-from ._ops import FORMATS
+from ._ops import FORMATS, ops
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 # The formats of weights that a layer has for its activations, by default first.
-WEIGHTS = {"nvfp4": ("nvfp4",), "mxfp8": ("mxfp4",), "mxfp4": ("mxfp4",), None: ("nvfp4", "mxfp4")}
+WEIGHTS = {
+    "nvfp4": ("nvfp4",), "mxfp8": ("mxfp4",), "mxfp4": ("mxfp4",), None: ("nvfp4", "mxfp4"), "by_m": ("nvfp4",),
+}
+# The numbers that a weight in NVFP4 is multiplied with.
+NAMES = {None: "W4A16", "nvfp4": "W4A4"}
 # Buffers of a member that are slices of its group's tensors.
 SLICES = ("weight", "weight_scale", "alpha", "bias")
 
@@ -24,6 +30,11 @@ class Linear(torch.nn.Module):
 
     `activations` is the format that they are quantized to: "nvfp4" (W4A4) for an NVFP4 weight, "mxfp8" (W4A8) or "mxfp4"
     for an MXFP4 weight, None (W4A16) for either. It may be assigned at any time, since the weight is the same.
+
+    For an NVFP4 weight and 16-bit activations, each call may choose by its number of rows, M: "by_m" takes what was
+    measured to be faster on the GPU (on the CPU None), and a dict has the largest M of each choice, in ascending order:
+    `{64: None, math.inf: "nvfp4"}` quantizes more than 64 rows. `fourfold.torch.report` counts the choices. float32
+    activations are quantized.
 
     The per-tensor scale of NVFP4 activations is `input_scale`, one float32 number that torchao's calibration found, or
     "dynamic": that of each call. With the former, codes and scales are those that torchao computes. 16-bit activations
@@ -82,6 +93,7 @@ class Linear(torch.nn.Module):
     def __setattr__(self, name, value):
         if name == "activations":
             check_activations(value, self.format)
+            super().__setattr__("_choice", _choice(value))
         super().__setattr__(name, value)
         if name in (*SLICES, "input_scale") and self.__dict__.get("group") is not None:
             self.leave()
@@ -144,7 +156,10 @@ class Linear(torch.nn.Module):
 
     def forward(self, x):
         rows = x.reshape(-1, self.in_features)
-        y = {"nvfp4": self._nvfp4, None: self._dense}.get(self.activations, self._mx)(rows)
+        if self._choice is not None:
+            y = self._nvfp4(rows) if x.dtype == torch.float32 else self._by_m(rows)
+        else:
+            y = {"nvfp4": self._nvfp4, None: self._dense}.get(self.activations, self._mx)(rows)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _nvfp4(self, x):
@@ -165,6 +180,15 @@ class Linear(torch.nn.Module):
         return scaled_mm(
             codes, scales, weight, weight_scale, alpha=alpha, bias=bias, out_dtype=x.dtype, format="nvfp4",
             swizzled=True,
+        )
+
+    def _by_m(self, x):
+        first, ends = self._choice
+        # The alpha of a member of a group is repeated for each column.
+        scale, alpha = (None, None) if self.is_dynamic else (self.input_scale, self.alpha[:1])
+        return ops.scaled_mm_by_m(
+            x, self.weight, self.weight_scale, self.weight_global_scale, scale, alpha, self.bias, first=first, ends=ends,
+            out_dtype=x.dtype,
         )
 
     def _mx(self, x):
@@ -191,7 +215,32 @@ class Linear(torch.nn.Module):
         return f"{extents}, format={self.format}, activations={self.activations}"
 
 
+def _choice(activations):
+    """The first choice and the largest M of each but the last, for the op; None for the same choice for every M."""
+    if activations == "by_m":
+        return "measured", []
+    if not isinstance(activations, dict):
+        return None
+    chosen = []
+    for end, form in activations.items():
+        if chosen and chosen[-1][1] == form:
+            chosen.pop()
+        chosen.append((end, form))
+    return NAMES[chosen[0][1]], [end for end, _ in chosen[:-1]]
+
+
 def check_activations(activations, format):
+    if isinstance(activations, dict):
+        ends = list(activations)
+        whole = all(isinstance(end, int) and 0 <= end < 2**32 for end in ends[:-1])
+        ascending = all(end < following for end, following in zip(ends, ends[1:]))
+        forms = all(form is None or form == "nvfp4" for form in activations.values())
+        if format != "nvfp4" or not (ends and ends[-1] == math.inf and whole and ascending and forms):
+            raise ValueError(
+                f"activations is {activations!r}; expected the largest M of each choice in ascending order, math.inf "
+                'last, with None or "nvfp4", for a weight in nvfp4: {64: None, math.inf: "nvfp4"}'
+            )
+        return
     if activations not in WEIGHTS or format not in WEIGHTS[activations]:
         known = ", ".join(repr(name) for name in WEIGHTS if format in WEIGHTS[name])
         raise ValueError(f"activations is {activations!r}; expected {known} for a weight in {format}")
@@ -232,7 +281,8 @@ def quantize_(model, activations="auto", filter=None, group=True, weights=None):
     such as those with forward hooks, or whose K is not a multiple of 16 (MXFP4: 32), stay as they are.
 
     `activations`: the format of activations: "nvfp4" (W4A4), "mxfp8" (W4A8), "mxfp4", or None (W4A16), which multiplies
-    16-bit activations as they are [default: "auto", torchao's, "nvfp4" for dense weights].
+    16-bit activations as they are, or "by_m" or a dict, which choose between "nvfp4" and None by the number of rows; see
+    `Linear` [default: "auto", torchao's, "nvfp4" for dense weights].
     `weights`: "nvfp4" or "mxfp4" [default: "mxfp4" for MX activations, else "nvfp4"].
     `filter`: a function of module and name that says if a layer is replaced [default: all].
     `group`: join the tensors of sibling layers, such as those of q, k and v, for which torchao found one scale of
@@ -243,11 +293,13 @@ def quantize_(model, activations="auto", filter=None, group=True, weights=None):
         weights = weights or "nvfp4"
         if weights != "nvfp4":
             raise ValueError('weights in mxfp4 need activations: "mxfp8", "mxfp4" or None')
-    elif activations in WEIGHTS:
-        weights = weights or WEIGHTS[activations][0]
+    elif isinstance(activations, dict) or activations in WEIGHTS:
+        weights = weights or ("nvfp4" if isinstance(activations, dict) else WEIGHTS[activations][0])
         check_activations(activations, weights)
     else:
-        raise ValueError(f'activations is {activations!r}; expected "nvfp4", "mxfp8", "mxfp4", None or "auto"')
+        raise ValueError(
+            f'activations is {activations!r}; expected "nvfp4", "mxfp8", "mxfp4", None, "by_m", a dict or "auto"'
+        )
     replaced, made, parents = [], {}, {}
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if type(module) is not torch.nn.Linear or (filter is not None and not filter(module, name)):

@@ -5,8 +5,8 @@ use fourfold::scheduler::Tier;
 use fourfold::{Backend, Options};
 
 use super::{
-    Alpha, Format, Left, Quantized, ScaledMm, copy_transpose, dequantize, quantize, quantize_dynamic, reduce,
-    softmax, softmax_backward,
+    Alpha, Form, Format, Forms, Left, Quantized, ScaledMm, ScaledMmByM, copy_transpose, dequantize, quantize,
+    quantize_dynamic, reduce, softmax, softmax_backward,
 };
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -145,5 +145,37 @@ fn other_ops_are_on_the_device() {
         for permutation in [[1, 0, 2], [2, 1, 0], [0, 2, 1], [1, 2, 0], [0, 1, 2]] {
             assert_on_device(&copy_transpose(&extents, element, &permutation));
         }
+    }
+}
+
+/// The choice is the only op besides those of each form alone, whose products have the same text.
+#[test]
+fn products_by_m_have_the_forms_that_they_choose_between() {
+    let of = |first, ends: &[u32], is_static, bias, out| {
+        let forms = Forms { first, ends: ends.to_vec() };
+        let product = ScaledMmByM { element: "bf16", n: 256, k: 512, is_static, bias, forms, out };
+        product.program().expect("a program")
+    };
+    for (is_static, bias, out) in
+        [(true, None, "bf16"), (false, Some("f16"), "f16"), (false, None, "f32"), (true, Some("f32"), "f32")]
+    {
+        let [dense, quantized] = [Form::W4A16, Form::W4A4].map(|form| of(form, &[], is_static, bias, out));
+        assert!(!dense.contains("block_quantize") && !quantized.contains("scaled_mma %a"));
+        for (first, ends, operands) in [
+            (Form::W4A16, &[64][..], "choose %W4A16, %W4A4 {axis = 0, ends = [64]}"),
+            (Form::W4A4, &[1, 9][..], "choose %W4A4, %W4A16, %W4A4 {axis = 0, ends = [1, 9]}"),
+        ] {
+            let both = of(first, ends, is_static, bias, out);
+            assert_eq!(both.matches("choose").count(), 1);
+            assert!(both.contains(operands), "{both}");
+            let ops = dense.lines().chain(quantized.lines()).filter(|line| line.contains(" = "));
+            for line in ops {
+                assert!(both.contains(line), "{line}\n{both}");
+            }
+            let (_, tiers) = &tiers(&both)[0];
+            assert!(!tiers.contains(&Tier::Fallback), "{tiers:?}\n{both}");
+        }
+        // Blackwell's kernels quantize.
+        assert_on_device(&quantized);
     }
 }

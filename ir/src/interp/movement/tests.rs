@@ -61,6 +61,26 @@ fn concat_joins_any_number_of_operands_along_any_axis() {
 }
 
 #[test]
+fn choose_takes_the_first_operand_whose_end_is_at_least_the_extent() {
+    let choose = |axis, ends: &[u32], dims: &[usize]| {
+        let counted = counted(dims);
+        let others = [-1.0, -2.0].map(|value| f32s(dims, &vec![value; counted.count()]));
+        let kind = OpKind::Choose { axis, ends: ends.to_vec() };
+        let taken = run(kind, &[&counted, &others[0], &others[1]], ty(dims, F32));
+        [&counted, &others[0], &others[1]].iter().position(|operand| **operand == taken)
+    };
+    for (rows, taken) in [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (9, 2)] {
+        assert_eq!(choose(0, &[2, 4], &[rows, 3]), Some(taken), "{rows} rows");
+        assert_eq!(choose(1, &[2, 4], &[3, rows]), Some(taken), "{rows} columns");
+    }
+    assert_eq!(choose(0, &[0, u32::MAX], &[1, 1]), Some(1));
+    // Codes are kept bit for bit.
+    let codes = [tensor(F4E2M1FN, &[1, 2], &[6.0, -0.5]), tensor(F4E2M1FN, &[1, 2], &[-0.0, 4.0])];
+    let kind = OpKind::Choose { axis: 1, ends: vec![1] };
+    assert_eq!(run(kind, &[&codes[0], &codes[1]], ty(&[1, 2], F4E2M1FN)), codes[1]);
+}
+
+#[test]
 fn gather_replaces_an_axis_by_the_axes_of_the_indices() {
     let x = counted(&[3, 2]);
     let indices = tensor(I32, &[2, 2], &[2.0, 0.0, 0.0, 1.0]);

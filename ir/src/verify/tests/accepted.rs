@@ -97,9 +97,11 @@ fn moved(b: &mut Builder, codes: Value, counts: Value, m: Dim) -> [Value; 2] {
     let twice = Dim::fixed(2).times(&m).expect("the product is small");
     let sum = b.op(OpKind::Binary(BinaryKind::Add), &[counts, counts], &[("sum", rows(m))])[0];
     let joined = b.op(OpKind::Concat { axis: 0 }, &[counts, sum], &[("joined", rows(twice.clone()))])[0];
-    let gathered = TensorType::new(vec![twice, Dim::fixed(48), Dim::fixed(96)], F4E2M1FN);
+    let gathered = TensorType::new(vec![twice.clone(), Dim::fixed(48), Dim::fixed(96)], F4E2M1FN);
     let gathered = b.op(OpKind::Gather { axis: 0 }, &[padded, joined], &[("gathered", gathered)])[0];
-    [joined, gathered]
+    let chosen = OpKind::Choose { axis: 0, ends: vec![1, 96] };
+    let chosen = b.op(chosen, &[joined, joined, joined], &[("taken", rows(twice))])[0];
+    [chosen, gathered]
 }
 
 /// Three groups of NVFP4 rows, each with its own alpha, and three matrices with the same matrices of B.
@@ -179,6 +181,7 @@ fn a_program_of_every_op_is_accepted() {
         "broadcast",
         "slice",
         "concat",
+        "choose",
         "gather",
         "top_k",
         "group_rows",

@@ -127,6 +127,38 @@ fn slice() {
 }
 
 #[test]
+fn choose() {
+    check(
+        &[
+            "choose %x {axis = 0, ends = []} : tensor<[4, 6], f32>",
+            "choose %x, %b {axis = 0, ends = [1]} : tensor<[4, 6], f32>",
+            "choose %m, %n {axis = 0, ends = [1]} : tensor<[M, 6], f32>",
+            "choose %m, %m {axis = 0, ends = [1]} : tensor<[N, 6], f32>",
+            "choose %m, %m {axis = 2, ends = [1]} : tensor<[M, 6], f32>",
+            "choose %scalar, %scalar {axis = 0, ends = [1]} : tensor<[], f32>",
+            "choose %m, %m {axis = 0, ends = []} : tensor<[M, 6], f32>",
+            "choose %m, %m, %m {axis = 0, ends = [9, 8]} : tensor<[M, 6], f32>",
+            "choose %m, %m, %m {axis = 0, ends = [9, 9]} : tensor<[M, 6], f32>",
+            "choose %sl, %sl {axis = 0, ends = [1]} : tensor<[4, 2], f8E4M3FN, linear>",
+        ],
+        expect![[r#"
+            error: operand_count: choose takes 2 or more operand(s), not 1
+            error: element_mismatch: `%x: tensor<[4, 6], f32>` and `%b: tensor<[4, 6], i1>` must have the same element type
+            error: operand_shape: operand must have the shape [M, 6], but `%n` is tensor<[N, 6], f32>
+            error: result_shape: the shape of `%y3: tensor<[N, 6], f32>` must be [M, 6]
+            error: axis_out_of_range: `%m: tensor<[M, 6], f32>` has no axis 2
+            error: axis_out_of_range: `%scalar: tensor<[], f32>` has no axis 0
+            error: choose_ends: the ends [] do not fit the 2 operands of choose
+            error: choose_ends: the ends [9, 8] do not fit the 3 operands of choose
+            error: choose_ends: the ends [9, 9] do not fit the 3 operands of choose
+            error: unexpected_scales: choose takes no scale tensor as operand, but `%sl` is tensor<[4, 2], f8E4M3FN, linear>
+            error: unexpected_scales: choose takes no scale tensor as operand, but `%sl` is tensor<[4, 2], f8E4M3FN, linear>
+            error: result_layout: choose does not produce scales, but `%y9` is tensor<[4, 2], f8E4M3FN, linear>
+        "#]],
+    );
+}
+
+#[test]
 fn concat() {
     check(
         &[

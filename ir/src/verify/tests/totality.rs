@@ -89,7 +89,7 @@ impl Choices<'_> {
 
     fn kind(&mut self) -> OpKind {
         let block = self.pick(&[16, 32, 0, 1, u32::MAX]);
-        match self.below(29) {
+        match self.below(30) {
             0 => OpKind::ScaledMma(ScaledMma {
                 block,
                 weight_only: self.one_in(2),
@@ -140,6 +140,7 @@ impl Choices<'_> {
             24 => OpKind::TopK { k: self.pick(&[0, 1, 6, u32::MAX]) },
             25 => OpKind::GroupRows { groups: self.pick(&[0, 1, 6, u32::MAX]) },
             26 => OpKind::ScatterAdd,
+            28 => OpKind::Choose { axis: self.pick(&[0, 1, 5, u32::MAX]), ends: self.axes() },
             27 => OpKind::GroupedScaledMma(GroupedScaledMma {
                 block,
                 weight_only: self.one_in(2),

@@ -360,24 +360,29 @@ fn layer(random: &mut Random) -> Layer {
     ]);
     let (m, f, k) = (random.pick(&[1, 7, 37]), random.pick(&[8, 24, 40, 136]), random.pick(&[32, 96, 160]));
     let (ty, groups) = (random.pick(&["f32", "bf16", "f16"]), k / block);
-    let d = format!("tensor<[{m}, {f}], {ty}>");
     let is_whole = random.percent(40);
     let is_near = random.percent(20);
     let near = if is_near { random.below(3) } else { 3 };
     let param = if near == 0 { "" } else { "param " };
-    let has_scales_a = a != "bf16";
     // Groups have kernels for FP4 weights only.
-    let is_grouped = codes == "f4E2M1FN" && random.percent(50);
-    let (op, lead, ends) =
-        if is_grouped { ("grouped_scaled_mma", "5, ", ", %ends") } else { ("scaled_mma", "", "") };
-    let mut inputs = vec![format!("%x: tensor<[{m}, {k}], {a}>")];
+    let is_grouped = codes == "f4E2M1FN" && random.percent(60);
+    let is_masked = is_grouped && random.percent(40);
+    let (op, lead, ends) = match (is_grouped, is_masked) {
+        (false, _) => ("scaled_mma", "", ""),
+        (true, false) => ("grouped_scaled_mma", "5, ", ", %ends"),
+        (true, true) => ("masked_scaled_mma", "5, ", ", %ends"),
+    };
+    let (of_d, axis) = if is_masked { ("5, ", 2) } else { ("", 1) };
+    let d = format!("tensor<[{of_d}{m}, {f}], {ty}>");
+    let has_scales_a = a != "bf16";
+    let mut inputs = vec![format!("%x: tensor<[{of_d}{m}, {k}], {a}>")];
     let of_x = if is_grouped { "linear" } else { "blocked" };
-    inputs.extend(has_scales_a.then(|| format!("%sx: tensor<[{m}, {groups}], {scale}, {of_x}>")));
+    inputs.extend(has_scales_a.then(|| format!("%sx: tensor<[{of_d}{m}, {groups}], {scale}, {of_x}>")));
     inputs.extend(is_grouped.then(|| "%ends: tensor<[5], i32>".to_owned()));
     let of_alpha = if is_grouped { random.pick(&["5", ""]) } else { "" };
     inputs.extend([0, 1].map(|i| format!("%alpha{i}: tensor<[{of_alpha}], f32>")));
     inputs.extend([0, 1].map(|i| format!("%row{i}: tensor<[{f}], {ty}>")));
-    inputs.push(format!("%column: tensor<[{m}, 1], {ty}>"));
+    inputs.push(format!("%column: tensor<[{of_d}{m}, 1], {ty}>"));
     let mut body = String::new();
     let mut weight = |name: &str, rows: u64, body: &mut String, random: &mut Random| {
         inputs.push(format!("{param}%w{name}: tensor<[{lead}{rows}, {k}], {codes}>"));
@@ -393,10 +398,10 @@ fn layer(random: &mut Random) -> Layer {
     let halves = if is_whole {
         weight("w", 2 * f, &mut body, random);
         let alpha = random.pick(&["", ", alpha = %alpha0"]);
-        let wide = format!("tensor<[{m}, {}], {ty}>", 2 * f);
+        let wide = format!("tensor<[{of_d}{m}, {}], {ty}>", 2 * f);
         body += &format!("  %d = {op} {of_a}, %ww, %sw{ends}{alpha} {{block = {block}}} : {wide}\n");
-        body += &format!("  %p0 = slice %d {{axes = [1], ends = [{f}], starts = [0]}} : {d}\n");
-        body += &format!("  %p1 = slice %d {{axes = [1], ends = [{}], starts = [{f}]}} : {d}\n", 2 * f);
+        body += &format!("  %p0 = slice %d {{axes = [{axis}], ends = [{f}], starts = [0]}} : {d}\n");
+        body += &format!("  %p1 = slice %d {{axes = [{axis}], ends = [{}], starts = [{f}]}} : {d}\n", 2 * f);
         random.pick(&[[0, 1], [1, 0]])
     } else {
         // Groups share alpha.

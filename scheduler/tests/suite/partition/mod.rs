@@ -1,6 +1,7 @@
 //! Accepted and refused ops, with reasons, the order of segments, and the checker's verdict on defects.
 
 mod checker;
+mod choices;
 mod device;
 mod grouped;
 mod kernels;

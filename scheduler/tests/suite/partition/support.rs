@@ -272,6 +272,7 @@ fn segment_text(text: &mut String, program: &Program, index: usize, segment: &Se
             | Plan::Column(_)
             | Plan::Mma(_)
             | Plan::View(_)
+            | Plan::Choose(_)
             | Plan::Constant(_) => {
                 let dim = |(name, dim): (&str, &Dim)| format!("{name}={}", module.display_dim(dim));
                 let dims: Vec<_> = plan.dims().into_iter().map(dim).collect();

@@ -98,7 +98,7 @@ fn moved(plan: &MovePlan, segment: &Segment, bytes: impl Fn(Value) -> Option<u64
 /// The name of a segment's kernel or library call; `None` if it launches nothing.
 fn name(planned: &Planned, segment: usize) -> Option<String> {
     match planned.partition().segments.get(segment)?.plan()? {
-        Plan::View(_) => None,
+        Plan::View(_) | Plan::Choose(_) => None,
         plan => Some(plan_name(planned.program().module(), plan)),
     }
 }
@@ -138,6 +138,12 @@ fn why_not(planned: &Planned, segment: usize) -> String {
         let (result, operand) = (module.name_of(view.result), module.name_of(view.operand));
         return format!(
             "it is a view, so `%{result}` has the memory of `%{operand}` and nothing is launched"
+        );
+    }
+    if let Some(Plan::Choose(choice)) = found.plan() {
+        let result = module.name_of(choice.result);
+        return format!(
+            "it is a choice, so `%{result}` has the memory of an operand and nothing is launched"
         );
     }
     let rejection = |op: &Op| partition.decisions.get(op.index())?.rejection.as_ref();

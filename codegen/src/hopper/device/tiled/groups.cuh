@@ -56,15 +56,16 @@ CUTLASS_DEVICE void find_groups(Parameters const &p, TiledSmem<V> const &smem) {
   row = first_row;
   CUTLASS_PRAGMA_NO_UNROLL
   for (int group = begin; group < end; ++group) {
-    store_word(smem.tiles_before_group(group), tiles);
     if constexpr (kMasked) {
+      store_word(smem.tiles_before_group(group), tiles);
       tiles += tiles_of(load_word(smem.row_of_group(group + 1)));
-      continue;
+    } else {
+      int const next = max(row, static_cast<int>(load_word(smem.row_of_group(group + 1))));
+      store_word(smem.row_of_group(group + 1), next);
+      store_word(smem.tiles_before_group(group), tiles);
+      tiles += tiles_of(next - row);
+      row = next;
     }
-    int const next = max(row, static_cast<int>(load_word(smem.row_of_group(group + 1))));
-    store_word(smem.row_of_group(group + 1), next);
-    tiles += tiles_of(next - row);
-    row = next;
   }
   int const first_tile = before(tiles, [](int x, int y) { return x + y; });
   CUTLASS_PRAGMA_NO_UNROLL
