@@ -94,6 +94,7 @@ func @layer.0(
   %sl = slice %sel {axes = [1], ends = [768], starts = [2]} : tensor<[M, 766], f32>
   %sl2 = slice %sel {axes = [0, 1], ends = [0, 768], starts = [0, 2], steps = [1, 3]} : tensor<[0, 256], f32>
   %ca = concat %sl, %sl, %sl {axis = 0} : tensor<[3*M, 766], f32>
+  %ch = choose %sl, %sl {axis = 0, ends = [64]} : tensor<[M, 766], f32>
   %ga = gather %sel, %i {axis = 1} : tensor<[M, 0], f32>
   %tv, %ti = top_k %sel {k = 3} : tensor<[M, 3], f32>, tensor<[M, 3], i32>
   %gp, %gr, %ge = group_rows %ti {groups = 1536} : tensor<[3*M], i32>, tensor<[3*M], i32>, tensor<[1536], i32>
