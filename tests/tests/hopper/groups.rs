@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use fourfold::codegen::hopper::Tile;
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret};
+use fourfold_tests::built::turn;
 use fourfold_tests::random::Random;
 
 use crate::programs::{Program, UNWRITTEN};
@@ -306,7 +307,7 @@ fn grouped_values_of_weight_only_products_are_the_interpreter_s() {
 
 #[test]
 fn pairs_of_columns_of_groups_are_the_interpreter_s() {
-    PROGRAMS[6..].iter().for_each(check_all);
+    check_all(&PROGRAMS[6 + turn() % 2]);
 }
 
 /// Plants faults in the kernels, each of which the simulation must find.
