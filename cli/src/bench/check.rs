@@ -99,7 +99,7 @@ impl Comparison<'_> {
         !self.planned.partition().plans().any(|(_, plan)| matches!(plan, Plan::Mma(_)))
     }
 
-    /// Returns true if every value between segments has its rows along axes. Groups of rows are those of all rows.
+    /// Returns true if every value between segments has its rows along axes. Not so for grouped products, whose groups span all rows.
     fn is_by_rows(&self, symbol: Symbol) -> bool {
         let module = self.planned.program().module();
         if module.ops.values().any(|operation| matches!(operation.kind, OpKind::GroupedScaledMma(_))) {
@@ -123,7 +123,7 @@ impl Comparison<'_> {
         let ran = &self.run.segments[segment];
         let is_left_out = ran.reason.as_ref().is_some_and(|reason| reason.code == NOT_CHOSEN);
         if is_left_out || matches!(plan, Plan::Choose(_)) {
-            // Other extents than those of the run would choose another operand.
+            // With other extents, another operand would be selected.
             return Ok(());
         }
         // A view takes no time, so in a run it stays where its operand is.

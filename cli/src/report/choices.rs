@@ -85,7 +85,7 @@ pub(super) fn write_choices(
                 ([_], _) => format!("any {extent}"),
                 (_, up_to) => range(extent, up_to),
             };
-            writeln!(f, "    measured on {target}, {range}: {}, because {}", it.activations, it.why)?;
+            writeln!(f, "    recommended on {target}, {range}: {}, because {}", it.activations, it.why)?;
         }
     }
     Ok(())

@@ -27,7 +27,7 @@ pub struct GroupedOperands<'a> {
 /// A scale is that of `block` elements along K.
 ///
 /// # Errors
-/// When a rank or a size does not fit, an offset is not a place among the rows, a count exceeds them, or memory is
+/// If a rank or a size does not fit, an offset is above the number of rows, a count exceeds M, or memory is
 /// insufficient.
 pub fn grouped_scaled_mma(
     operands: GroupedOperands<'_>,

@@ -7,7 +7,7 @@ use fourfold_scheduler::{ChoosePlan, Partition, Plan, ViewPlan};
 
 use super::{NOT_CHOSEN, RunReason};
 
-/// What a call runs of a program.
+/// The segments and ops that a call runs.
 #[derive(Debug)]
 pub(super) struct Live {
     /// By segment: true if it runs.
@@ -22,7 +22,7 @@ impl Live {
         Live { segments: vec![true; partition.segments.len()], ops: vec![true; program.module().ops.len()] }
     }
 
-    /// What the outputs need with these extents. A program without a `choose` runs all of its ops.
+    /// Returns what the outputs need at these extents. A program without a `choose` runs all of its ops.
     pub(super) fn of(program: &Program, partition: &Partition, symbols: &SymbolValues) -> Live {
         let module = program.module();
         if !module.ops.values().any(|operation| matches!(operation.kind, OpKind::Choose { .. })) {

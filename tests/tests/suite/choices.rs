@@ -119,7 +119,7 @@ fn a_report_lists_choices_and_what_was_measured() {
     let text = report.to_string();
     for line in [
         "\nchoices:\n  %y\n    M <= 64: %few.y (W4A16)\n    any greater M: %many.y (W4A4)\n",
-        "    measured on sm_90a, any M: W4A16, because a kernel that only quantizes A takes",
+        "    recommended on sm_90a, any M: W4A16, because a kernel that only quantizes A takes",
         "choice: M <= 64 takes %few.y, a greater one %many.y",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
