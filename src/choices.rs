@@ -1,4 +1,4 @@
-//! The choices of a plan by an extent, and the measured table for products of one weight.
+//! The choices of a plan by an extent, and what the table recommends for products of one weight.
 
 use fourfold_codegen::select::{ActivationChoice, ActivationTables, Activations, Quantized};
 use fourfold_ir::{BlockFormat, Entity, Matmul, Op, OpKind, Value};
@@ -15,9 +15,9 @@ pub struct Choice {
     pub extent: String,
     /// The operands, by ascending extent.
     pub arms: Vec<Arm>,
-    /// The choices that were measured for these products on the target, if the arms multiply one weight in NVFP4 with
+    /// The choices that the table recommends for these products on the target, if the arms multiply one weight in NVFP4 with
     /// 16-bit and with quantized activations.
-    pub measured: Vec<ActivationChoice>,
+    pub recommended: Vec<ActivationChoice>,
 }
 
 /// An operand of a `choose`.
@@ -39,7 +39,7 @@ struct Product<'a> {
 }
 
 impl Planned {
-    /// The choices of the program, in order, with what was measured for them.
+    /// The choices of the program, in order, with what is recommended for them.
     ///
     /// ```
     /// # use fourfold::{Backend, DeviceChoice, Options};
@@ -49,7 +49,7 @@ impl Planned {
     /// let planned = backend.plan(program);
     /// let choice = &planned.choices()[0];
     /// assert_eq!((choice.extent.as_str(), choice.arms[0].up_to), ("M", Some(64)));
-    /// assert_eq!(choice.measured[0].activations.name(), "W4A16");
+    /// assert_eq!(choice.recommended[0].activations.name(), "W4A16");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn choices(&self) -> Vec<Choice> {
@@ -72,12 +72,12 @@ impl Planned {
             value: plan.result,
             extent: module.display_dim(&plan.extent).to_string(),
             arms: arms.collect(),
-            measured: self.measured(&products).unwrap_or_default(),
+            recommended: self.recommended(&products).unwrap_or_default(),
         }
     }
 
     /// The table's choices for products of one weight in both forms.
-    fn measured(&self, products: &[Option<Product<'_>>]) -> Option<Vec<ActivationChoice>> {
+    fn recommended(&self, products: &[Option<Product<'_>>]) -> Option<Vec<ActivationChoice>> {
         let find = |of: Activations| products.iter().flatten().find(|product| product.activations == of);
         let (dense, quantized) = (find(Activations::W4A16)?, find(Activations::W4A4)?);
         let module = self.original().module();

@@ -1,4 +1,4 @@
-//! The choices of a plan by an extent, and what was measured for them.
+//! The choices of a plan by an extent, and what is recommended for them.
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ pub struct ChoiceReport {
     pub extent: String,
     /// The operands, by ascending extent.
     pub arms: Vec<ArmReport>,
-    /// The choices that were measured on the target for products of one weight in NVFP4, by ascending extent.
-    pub measured: Vec<MeasuredReport>,
+    /// The choices that are recommended on the target for products of one weight in NVFP4, by ascending extent.
+    pub recommended: Vec<RecommendedReport>,
 }
 
 /// An operand.
@@ -29,9 +29,9 @@ pub struct ArmReport {
     pub activations: Option<&'static str>,
 }
 
-/// A measured choice.
+/// A recommended choice.
 #[derive(Clone, Debug, Serialize)]
-pub struct MeasuredReport {
+pub struct RecommendedReport {
     /// The largest extent; null for the last.
     pub up_to: Option<u64>,
     /// `W4A16` or `W4A4`.
@@ -53,8 +53,8 @@ pub(super) fn choices(planned: &Planned) -> Vec<ChoiceReport> {
                 activations: arm.activations.map(|activations| activations.name()),
             })
             .collect(),
-        measured: (choice.measured.into_iter())
-            .map(|it| MeasuredReport { up_to: it.up_to, activations: it.activations.name(), why: it.why })
+        recommended: (choice.recommended.into_iter())
+            .map(|it| RecommendedReport { up_to: it.up_to, activations: it.activations.name(), why: it.why })
             .collect(),
     };
     planned.choices().into_iter().map(report).collect()
@@ -74,14 +74,14 @@ pub(super) fn write_choices(
         Some(end) => format!("{extent} <= {end}"),
         None => format!("any greater {extent}"),
     };
-    for ChoiceReport { value, extent, arms, measured } in choices {
+    for ChoiceReport { value, extent, arms, recommended } in choices {
         writeln!(f, "  {value}")?;
         for arm in arms {
             let activations = arm.activations.map_or(String::new(), |it| format!(" ({it})"));
             writeln!(f, "    {}: {}{activations}", range(extent, arm.up_to), arm.value)?;
         }
-        for it in measured {
-            let range = match (&measured[..], it.up_to) {
+        for it in recommended {
+            let range = match (&recommended[..], it.up_to) {
                 ([_], _) => format!("any {extent}"),
                 (_, up_to) => range(extent, up_to),
             };

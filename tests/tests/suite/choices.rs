@@ -106,7 +106,7 @@ proptest! {
 }
 
 #[test]
-fn a_report_lists_choices_and_what_was_measured() {
+fn a_report_lists_choices_and_what_is_recommended() {
     let file = repository().join("fixtures/choice/one_weight.fir");
     let of = |target| {
         explain(&file, &fourfold_tests::options(target)).unwrap_or_else(|error| panic!("{}", error.render()))
@@ -125,9 +125,9 @@ fn a_report_lists_choices_and_what_was_measured() {
         assert!(text.contains(line), "{line}\n{text}");
     }
     // The weight-only product becomes one of the dequantized weight.
-    let measured = &of("sm_120a").choices[0].measured;
-    assert_eq!(measured.iter().map(|it| (it.up_to, it.activations)).collect::<Vec<_>>(), [(None, "W4A4")]);
-    assert!(measured[0].why.contains("no kernel of the target"));
+    let recommended = &of("sm_120a").choices[0].recommended;
+    assert_eq!(recommended.iter().map(|it| (it.up_to, it.activations)).collect::<Vec<_>>(), [(None, "W4A4")]);
+    assert!(recommended[0].why.contains("no kernel of the target"));
     // A quantization in the kernel of a norm is free.
     let source = std::fs::read_to_string(&file).expect("a fixture");
     let source = source.replace(
@@ -135,7 +135,7 @@ fn a_report_lists_choices_and_what_was_measured() {
         "%z = mul %x, %x : tensor<[M, 352], bf16>\n  %codes, %sfx = block_quantize %z,",
     );
     let (program, _) = fourfold::ir::load(&source).expect("a valid program");
-    let measured = backend("sm_90a").plan(program).choices().remove(0).measured;
-    let found: Vec<_> = measured.iter().map(|it| (it.up_to, it.activations.name())).collect();
+    let recommended = backend("sm_90a").plan(program).choices().remove(0).recommended;
+    let found: Vec<_> = recommended.iter().map(|it| (it.up_to, it.activations.name())).collect();
     assert_eq!(found, [(Some(128), "W4A4"), (None, "W4A16")]);
 }
