@@ -60,7 +60,7 @@ pub(crate) struct Comparer<'a> {
     rule: Option<Rule>,
     precisions: Vec<Precision>,
     /// By value of the original: the counts of rows that are defined.
-    counts: Vec<Option<Value>>,
+    counts: Vec<Vec<Value>>,
     /// For each op of the original, true if contraction changed it.
     contracted: Vec<bool>,
     interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
@@ -561,13 +561,13 @@ impl<'a> Comparer<'a> {
 
     /// Returns `got` with the expected elements in rows that no group uses; `None` if the value has no such rows.
     fn defined(&self, value: Value, got: &Tensor, want: &dyn Wanted) -> Option<Tensor> {
-        let counts = self.counts[value.index()]?;
-        let module = self.original.module();
-        let counts = match module.inputs.iter().position(|input| *input == counts) {
-            Some(position) => self.bound.inputs[position],
-            None => self.computed(counts).ok()?.0,
+        let inputs = &self.original.module().inputs;
+        let tensor = |counts: &Value| match inputs.iter().position(|input| input == counts) {
+            Some(position) => Some(self.bound.inputs[position]),
+            None => Some(self.computed(*counts).ok()?.0),
         };
-        without_unused_rows(got, want, counts)
+        let counts: Option<Vec<&Tensor>> = self.counts[value.index()].iter().map(tensor).collect();
+        without_unused_rows(got, want, &counts?)
     }
 
     fn is_fused_away(&self, value: Value) -> bool {
