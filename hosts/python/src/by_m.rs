@@ -42,7 +42,7 @@ pub extern "C" fn fourfold_torch_choices() -> *const c_char {
 }
 
 /// The target of a GPU.
-fn target(ordinal: i32) -> Result<&'static str, Error> {
+pub fn target_of_gpu(ordinal: i32) -> Result<&'static str, Error> {
     static TARGETS: LazyLock<Mutex<HashMap<i32, &'static str>>> = LazyLock::new(Default::default);
     let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(target) = targets.get(&ordinal) {
@@ -59,7 +59,7 @@ fn target(ordinal: i32) -> Result<&'static str, Error> {
 /// The measured forms of a weight, quantized apart. On the host, a quantization saves nothing.
 fn measured(place: Place, n: usize, k: usize) -> Result<Forms, Error> {
     let Place::Cuda(ordinal) = place else { return Ok(Forms { first: Form::W4A16, ends: Vec::new() }) };
-    let target = target(ordinal)?;
+    let target = target_of_gpu(ordinal)?;
     let choices = ActivationTables::measured().choices(target, n as u64, k as u64, Quantized::Apart);
     let form = |activations| match activations {
         Activations::W4A16 => Form::W4A16,

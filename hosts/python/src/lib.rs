@@ -10,6 +10,7 @@
 //! | [`register`] | defines the ops, and turns errors into exceptions |
 //! | [`ops`] | checks the arguments of each op |
 //! | [`by_m`] | multiplies 16-bit or quantized numbers, chosen by M |
+//! | [`kernels`] | lists the kernels of a tuning manifest, and multiplies with one of them |
 //! | [`programs`] | writes the program of each op |
 //! | [`module`] | compiles programs once, and checks tensors |
 //! | [`run`] | runs a program on tensors of the host or of a GPU |
@@ -19,6 +20,7 @@
 pub mod by_m;
 pub mod device;
 pub mod error;
+pub mod kernels;
 pub mod log;
 pub mod module;
 pub mod ops;

@@ -2,6 +2,7 @@
 
 pub use crate::by_m::scaled_mm_by_m;
 use crate::error::Error;
+pub use crate::kernels::scaled_mm_kernel;
 use crate::module::Operand;
 use crate::programs::{self, Alpha, Format, Left, Quantized, ScaledMm};
 use crate::run::call;
@@ -70,19 +71,55 @@ fn out_dtype(number: i32) -> Result<&'static str, Error> {
 }
 
 /// The operands of a product, and its program.
-struct Product {
-    operands: Vec<Operand>,
-    program: ScaledMm,
+#[derive(Debug)]
+pub struct Product {
+    /// The operands.
+    pub operands: Vec<Operand>,
+    /// The program.
+    pub program: ScaledMm,
+    /// The extents of A: M, and the matrices of a batch.
+    pub rows: [usize; 2],
 }
 
 /// The tensors of a product.
-struct Tensors {
-    a: Tensor,
-    sfa: Option<Tensor>,
-    b: Tensor,
-    sfb: Tensor,
-    alpha: Option<Tensor>,
-    bias: Option<Tensor>,
+#[derive(Debug)]
+pub struct Tensors {
+    /// A, codes or numbers.
+    pub a: Tensor,
+    /// Scales of A.
+    pub sfa: Option<Tensor>,
+    /// B.
+    pub b: Tensor,
+    /// Scales of B.
+    pub sfb: Tensor,
+    /// The factor.
+    pub alpha: Option<Tensor>,
+    /// The bias.
+    pub bias: Option<Tensor>,
+}
+
+/// The options of a product.
+#[derive(Debug)]
+pub struct ProductOptions {
+    /// The formats of A and B, or of B without scales of A.
+    pub format: String,
+    /// Scales of A and of B are swizzled.
+    pub swizzled: [bool; 2],
+    /// The activation.
+    pub activation: String,
+    /// The result type.
+    pub out: &'static str,
+}
+
+impl ProductOptions {
+    fn take(arguments: &mut Arguments) -> Result<ProductOptions, Error> {
+        Ok(ProductOptions {
+            format: arguments.text()?,
+            swizzled: [arguments.switch()?, arguments.switch()?],
+            activation: arguments.text()?,
+            out: out_dtype(arguments.dtype()?)?,
+        })
+    }
 }
 
 impl Tensors {
@@ -147,13 +184,11 @@ fn multiplied(
     Ok((a_extents, b_extents, k))
 }
 
-/// Takes the options that both products have, and checks the extents.
-fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error> {
+/// Checks the extents of a product, and writes its program.
+pub fn product(tensors: Tensors, options: ProductOptions) -> Result<Product, Error> {
     let Tensors { a, sfa, b, sfb, alpha: factor, bias } = tensors;
-    let name = arguments.text()?;
-    let (swizzled_a, swizzled_b) = (arguments.switch()?, arguments.switch()?);
+    let ProductOptions { format: name, swizzled: [swizzled_a, swizzled_b], activation, out } = options;
     let (left, format) = formats(&a, sfa.is_some(), &name, swizzled_a)?;
-    let (activation, out) = (arguments.text()?, out_dtype(arguments.dtype()?)?);
     let (a_extents, b_extents, k) = multiplied(&a, left, &b, format)?;
     let (a_rank, b_rank) = (a_extents.len(), b_extents.len());
     let n = b_extents[b_rank - 2];
@@ -192,13 +227,14 @@ fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error
         activation,
         out,
     };
-    Ok(Product { operands, program })
+    let rows = [a_extents[a_rank - 2], a_extents[..a_rank - 2].iter().product()];
+    Ok(Product { operands, program, rows })
 }
 
 /// `scaled_mm`: a block-scaled product with alpha, bias and activation.
 pub fn scaled_mm(mut arguments: Arguments) -> Outcome {
     let tensors = Tensors::take(&mut arguments)?;
-    let product = product(tensors, &mut arguments)?;
+    let product = product(tensors, ProductOptions::take(&mut arguments)?)?;
     Ok(Results::Tensors(call(&product.program.program(None)?, product.operands)?))
 }
 
@@ -206,7 +242,7 @@ pub fn scaled_mm(mut arguments: Arguments) -> Outcome {
 pub fn scaled_mm_quantized(mut arguments: Arguments) -> Outcome {
     let tensors = Tensors::take(&mut arguments)?;
     let scale = arguments.optional()?;
-    let mut product = product(tensors, &mut arguments)?;
+    let mut product = product(tensors, ProductOptions::take(&mut arguments)?)?;
     let quantized = Quantized {
         format: Format::named(&arguments.text()?)?,
         swizzled: arguments.switch()?,
