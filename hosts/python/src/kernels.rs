@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::by_m::target_of_gpu;
 use crate::error::Error;
-use crate::ops::{Product, ProductOptions, Tensors, product};
+use crate::product::{Product, ProductOptions, Tensors, product};
 use crate::run::call_with;
 use crate::shim::Place;
 use crate::stack::{Arguments, Results};

@@ -11,6 +11,7 @@
 //! | [`ops`] | checks the arguments of each op |
 //! | [`by_m`] | multiplies 16-bit or quantized numbers, chosen by M |
 //! | [`kernels`] | lists the kernels of a tuning manifest, and multiplies with one of them |
+//! | [`product`] | checks the operands of a product |
 //! | [`programs`] | writes the program of each op |
 //! | [`module`] | compiles programs once, and checks tensors |
 //! | [`run`] | runs a program on tensors of the host or of a GPU |
@@ -24,6 +25,7 @@ pub mod kernels;
 pub mod log;
 pub mod module;
 pub mod ops;
+pub mod product;
 pub mod programs;
 pub mod register;
 pub mod run;
