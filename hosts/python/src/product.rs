@@ -14,9 +14,9 @@ pub fn extents(
 ) -> Result<Vec<usize>, Error> {
     let sizes = tensor.sizes()?;
     if !ranks.contains(&sizes.len()) {
-        let message =
-            format!("{name} has the shape {sizes:?}; expected {} to {} axes", ranks.start(), ranks.end());
-        return Err(Error::argument(message));
+        let (least, most) = (ranks.start(), ranks.end());
+        let expected = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        return Err(Error::argument(format!("{name} has the shape {sizes:?}; expected {expected} axes")));
     }
     Ok(sizes.into_iter().map(|size| usize::try_from(size).unwrap_or(0)).collect())
 }
