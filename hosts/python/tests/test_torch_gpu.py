@@ -20,6 +20,7 @@ import torch.nn.functional as F
 import fourfold.torch as ff
 import fourfold.torch.linear
 import reference
+import test_torch_grouped
 import test_torch_groups
 import test_torch_ops
 
@@ -77,6 +78,24 @@ def other_formats(format):
     return run
 
 
+def grouped(format, has_bias):
+    """Rows of eight experts. `m` selects the distribution; some rows of the last one have no expert."""
+
+    def run(m, device):
+        counts = {1: [0] * 5 + [1, 0, 0], 3: [1, 0, 0, 1, 0, 0, 0, 1], 91: [0, 91, 0, 0, 0, 0, 0, 0]}.get(m, [m // 8] * 8)
+        rest = m - sum(counts)
+        a, sfa, b, sfb, ends, name, _ = test_torch_grouped.sample(format, counts, rest, m)
+        a, sfa, b, ends = (None if tensor is None else tensor.to(device) for tensor in (a, sfa, b, ends))
+        if not has_bias:
+            return [ff.grouped_mm(a, sfa, b, sfb.to(device), ends, format=name, out_dtype=torch.float32)]
+        alphas = (torch.exp2(torch.arange(8) % 5 - 2.0) * 1.25).to(device)
+        bias = (torch.arange(8 * test_torch_grouped.N).reshape(8, -1) % 97 - 40).bfloat16().to(device)
+        return [ff.grouped_mm(a, sfa, b, test_torch_grouped.swizzled(sfb).to(device), ends, format=name, swizzled=True,
+                              alpha=alphas, bias=bias, activation="relu")]
+
+    return run
+
+
 def alphas_of_columns(m, device):
     a, sfa, b, sfb = (tensor.to(device) for tensor in operands(m))
     alphas = torch.exp2(torch.arange(N) % 7 - 3.0).to(device)
@@ -126,6 +145,11 @@ EXACT = {
     "mxfp4": products("mxfp4", True, "none", "bf16", False),
     "mxfp4 linear scales": products("mxfp4", False, "relu", "f32", True),
     **{name: other_formats(name) for name in test_torch_ops.MIXED},
+    **{
+        f"grouped {name}{', bias' if has_bias else ''}": grouped(name, has_bias)
+        for name in test_torch_grouped.FORMATS
+        for has_bias in (False, True)
+    },
     "quantize mxfp8": quantizations("mxfp8", "bf16", True, None),
     "quantize bf16": quantizations("nvfp4", "bf16", True, "given"),
     "quantize as torchao": quantizations("nvfp4", "bf16", True, "given", "torchao"),
@@ -340,6 +364,33 @@ def test_graph_replays_take_fresh_values(own, is_compiled):
         graph.replay()
         assert torch.equal(y, wanted)
     assert len({wanted.double().sum().item() for wanted in expected}) > 90, "the values differ"
+
+
+def test_grouped_product_in_a_graph_takes_fresh_ends():
+    def case(counts, rest):
+        a, sfa, _, _, ends, _, _ = test_torch_grouped.sample("nvfp4", counts, rest, sum(counts))
+        return a, sfa, ends
+
+    _, _, b, sfb, _, _, _ = test_torch_grouped.sample("nvfp4", [1] * 8, 0)
+    cases = [case([0, 5, 1, 0, 0, 0, 9, 1], 0), case([16] + [0] * 7, 0), case([1] * 8, 8), case([0] * 8, 16)]
+
+    def call(a, sfa, ends):
+        device = a.device
+        return ff.grouped_mm(a, sfa, b.to(device), sfb.to(device), ends, out_dtype=torch.float32)
+
+    inputs = [tensor.cuda() for tensor in cases[0]]
+    call(*inputs)
+    torch.cuda.synchronize()
+    graph, weights = torch.cuda.CUDAGraph(), (b.cuda(), sfb.cuda())
+    with torch.cuda.graph(graph):
+        a, sfa, ends = inputs
+        y = ff.grouped_mm(a, sfa, *weights, ends, out_dtype=torch.float32)
+    for given in cases:
+        for tensor, fresh in zip(inputs, given):
+            tensor.copy_(fresh)
+        graph.replay()
+        assert torch.equal(y.cpu(), call(*given))
+    assert not y.any(), "rows of no expert are 0"
 
 
 def test_two_streams():

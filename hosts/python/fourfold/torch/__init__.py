@@ -19,8 +19,8 @@ import torch
 from ._ops import choices, ops
 
 __all__ = [
-    "copy_transpose", "dequantize", "inductor_pass", "quantize", "quantize_", "reduce", "report", "scaled_mm", "segment",
-    "softmax",
+    "copy_transpose", "dequantize", "grouped_mm", "inductor_pass", "quantize", "quantize_", "reduce", "report",
+    "scaled_mm", "segment", "softmax",
 ]
 _FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
 _CODES = {"mxfp8": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
@@ -83,6 +83,33 @@ def scaled_mm(
         return ops.scaled_mm(a, sfa, b, sfb, alpha, bias, **options)
     return ops.scaled_mm_quantized(
         a, sfa, b, sfb, alpha, bias, out_scale, **options, out_format=out_format, swizzled_out=out_swizzled
+    )
+
+
+def grouped_mm(
+    a, sfa, b, sfb, ends, *, alpha=None, bias=None, activation="none", out_dtype=torch.bfloat16, format=None,
+    swizzled=False,
+):
+    """Multiplies rows sorted by expert: activation(alpha[e] * (a * sfa) @ (b[e] * sfb[e]).T + bias[e]), e a row's expert.
+
+    Shapes: a [T, K] and b [E, N, K], of FP4 in bytes, K/2; scales [T, K/16] and [E, N, K/16] (NVFP4) or K/32 (MX).
+    Roundings, formats and options are those of `scaled_mm`.
+
+    `ends`: int32 [E] on the device of a, the end of each expert's rows. Expert e has the rows ends[e - 1] to ends[e] - 1.
+    Nothing waits for them. Rows after the last end have no expert: their product is 0, without a bias. On a GPU, an
+    end that does not ascend from 0 to T counts as the nearest one that does; on the CPU it is an error.
+    `sfa`: linear scales, or None for an a of float16 or bfloat16 numbers (W4A16).
+    `alpha`: one float32 number, or one for each expert, such as the per-tensor scales of NVFP4 weights.
+    `bias`: [E, N].
+    `swizzled`: the layout of sfb. On a GPU, linear ones are converted in each call.
+    """
+    expert = None
+    if bias is not None:
+        rows = torch.arange(a.shape[0], dtype=torch.int32, device=a.device)
+        expert = torch.searchsorted(ends, rows, right=True, out_int32=True)
+    return ops.grouped_mm(
+        a, sfa, b, sfb, ends, alpha, bias, expert, format=_format(format, a, sfa, b, sfb), swizzled_b=swizzled,
+        activation=activation, out_dtype=out_dtype,
     )
 
 
