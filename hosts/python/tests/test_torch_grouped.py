@@ -58,6 +58,24 @@ def swizzled(scales):
     return torch.from_numpy(reference.swizzle(scales.numpy()))
 
 
+def case(format, has_bias):
+    """A call on a device, for GPU tests, of m rows of eight experts. Of 129, one has no expert."""
+
+    def run(m, device):
+        counts = {1: [0] * 5 + [1, 0, 0], 3: [1, 0, 0, 1, 0, 0, 0, 1], 91: [0, 91, 0, 0, 0, 0, 0, 0]}.get(m, [m // 8] * 8)
+        rest = m - sum(counts)
+        a, sfa, b, sfb, ends, name, _ = sample(format, counts, rest, m)
+        a, sfa, b, ends = (None if tensor is None else tensor.to(device) for tensor in (a, sfa, b, ends))
+        if not has_bias:
+            return [ff.grouped_mm(a, sfa, b, sfb.to(device), ends, format=name, out_dtype=torch.float32)]
+        alphas = (torch.exp2(torch.arange(8) % 5 - 2.0) * 1.25).to(device)
+        bias = (torch.arange(8 * N).reshape(8, -1) % 97 - 40).bfloat16().to(device)
+        return [ff.grouped_mm(a, sfa, b, swizzled(sfb).to(device), ends, format=name, swizzled=True,
+                              alpha=alphas, bias=bias, activation="relu")]
+
+    return run
+
+
 @pytest.mark.parametrize("distribution", list(DISTRIBUTIONS))
 @pytest.mark.parametrize("format", [*FORMATS, "f16 x mxfp4", "mxfp8", "bf16 x mxfp8"])
 def test_products(format, distribution):

@@ -169,13 +169,22 @@ def copy_transpose(x, permutation=None):
     return ops.copy_transpose(x, list(permutation))
 
 
-def report():
+def report(model=None, **options):
     """The calls of layers with `activations="by_m"`, or a dict, so far in this process.
 
     A list of dicts: `n` and `k` of the weight, `up_to`, the largest M of the range (None for the last range),
     `activations`, "W4A16" or "W4A4", and `calls`. Replays of a CUDA graph are not counted.
+
+    With a model, what is planned for its experts, for tokens in bfloat16. Options are those of `fourfold.Backend`, such as
+    `target="sm_90a"` [default: the GPU's]. A list of dicts: `name` of the module, `activations`, `kernels`, the kernels
+    with a product, `device`, the other kernels and copies, and `fallback`, the ops that the GPU does not run. With any of
+    these, calls with CUDA tensors fail.
     """
-    return choices()
+    if model is None:
+        return choices()
+    from .experts import report_of
+
+    return report_of(model, options)
 
 
 def inductor_pass(**options):
@@ -189,7 +198,7 @@ def inductor_pass(**options):
 
 
 def quantize_(model, activations="auto", filter=None, group=True, weights=None):
-    """Replaces linear layers of a model by layers with FP4 weights, in place; see `fourfold.torch.linear`."""
+    """Replaces linear layers and experts of a model by layers with FP4 weights, in place; see `fourfold.torch.linear`."""
     from .linear import quantize_ as replace
 
     return replace(model, activations, filter, group, weights)
