@@ -174,8 +174,7 @@ impl ScaledMmaSpec {
         let format =
             self.configuration.block_format().map_or("mixed".to_owned(), |format| format.to_string());
         let mut parts = vec![format];
-        let masked = self.configuration.is_masked();
-        parts.extend(self.configuration.groups().map(|groups| groups.signature(masked).to_owned()));
+        parts.extend(self.configuration.groups().map(|groups| groups.signature().to_owned()));
         parts.extend(self.epilogue.signature());
         parts.join(" ")
     }

@@ -86,7 +86,7 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
         // The blocked scales of groups, each of which may end with a part of 128 rows.
         let tiles = match problem.e {
             None => 0,
-            Some(e) if spec.configuration.is_masked() => e * (problem.m / e + 127).div_euclid(128),
+            Some(e) if is_masked(spec) => e * (problem.m / e + 127).div_euclid(128),
             Some(e) => problem.m / 128 + problem.m.min(e + 1),
         };
         let scales = (tiles as usize * bytes(128)) as u64;
@@ -255,6 +255,11 @@ fn output_bytes(spec: &ScaledMmaSpec, problem: &Problem) -> Vec<u64> {
     bytes.map(|bytes| bytes as u64).collect()
 }
 
+/// Returns true if each group of rows has a matrix of A of its own.
+fn is_masked(spec: &ScaledMmaSpec) -> bool {
+    spec.configuration.groups().is_some_and(|groups| groups.masked)
+}
+
 /// Returns true exactly if the plan admits a call with this problem.
 fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     let capabilities = capabilities(spec.target.name).expect("a known target");
@@ -284,7 +289,7 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     if problem.e.is_some_and(|e| e < 1 || format.max_groups.is_none_or(|most| most < e as u64)) {
         return false;
     }
-    if spec.configuration.is_masked() && problem.e.is_some_and(|e| problem.m % e != 0) {
+    if is_masked(spec) && problem.e.is_some_and(|e| problem.m % e != 0) {
         return false;
     }
     let scale_bytes = |rows: i64, matrices: i64| {

@@ -62,7 +62,7 @@ fn of_groups(mut spec: ScaledMmaSpec) -> ScaledMmaSpec {
     let family = defaults::family(spec.target.name).expect("a Blackwell");
     let format = spec.configuration.block_format().expect("a format of programs");
     let (configuration, _) =
-        select::cutlass::choose_of_groups(family, format, Groups { has_alphas: true }, false)
+        select::cutlass::choose_of_groups(family, format, Groups { has_alphas: true, masked: false })
             .expect("a kernel");
     let (c, d) = (spec.epilogue.source(), spec.epilogue.destination());
     spec.configuration = configuration.with_elements(c, d).into();

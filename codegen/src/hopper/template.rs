@@ -182,10 +182,10 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         has_blocks: outputs::has_blocks(epilogue),
         is_simple: epilogue.only_values(),
         has_pair: epilogue.pair,
-        groups: configuration.groups.map(|Groups { has_alphas }| GroupsView {
+        groups: configuration.groups.map(|Groups { has_alphas, masked }| GroupsView {
             has_alpha: epilogue.alpha,
             has_alphas,
-            is_masked: configuration.masked,
+            is_masked: masked,
         }),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),
