@@ -7,12 +7,14 @@ pub struct Groups {
     pub has_alphas: bool,
     /// True if each group has a matrix of A of its own, of which it uses the first rows (`masked_scaled_mma`).
     pub masked: bool,
+    /// True if scales of A are blocked, with whole tiles of 128 rows for each group. Otherwise they are linear.
+    pub padded: bool,
 }
 
 impl Groups {
     /// The groups of a plan.
     pub(crate) fn of(groups: &fourfold_scheduler::Groups) -> Groups {
-        Groups { has_alphas: groups.has_alphas, masked: groups.masked }
+        Groups { has_alphas: groups.has_alphas, masked: groups.masked, padded: groups.padded.is_some() }
     }
 
     /// The word of a signature.

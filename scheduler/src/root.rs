@@ -110,10 +110,11 @@ pub(crate) fn accept<'a>(
         return reject(ReasonCode::GroupedUnsupported, what);
     }
     let of_a = operands.sfa.zip(matmul.sfa_layout).map(|(scales, layout)| ("A", scales, layout));
-    // The rows of a group begin anywhere, so a grouped A has linear scales.
-    let is_grouped = matmul.groups.is_some();
+    // The rows of a group begin anywhere, so a grouped A has linear scales, or whole tiles for each group.
+    let is_padded = operands.sfa_ends.is_some() && capability.has_padded;
+    let is_linear = matmul.groups.is_some() && !is_padded;
     for (role, scales, layout) in of_a.into_iter().chain([("B", operands.sfb, matmul.sfb_layout)]) {
-        let expected = if is_grouped && role == "A" { ScaleLayout::Linear } else { ScaleLayout::Blocked };
+        let expected = if is_linear && role == "A" { ScaleLayout::Linear } else { ScaleLayout::Blocked };
         if layout != expected {
             let name = module.name_of(scales);
             let what = format!("%{name}, the scales of {role}, are {layout}; expected {expected}");

@@ -137,6 +137,8 @@ struct GroupContext {
     has_alphas: bool,
     /// True if each group has a matrix of A of its own.
     is_masked: bool,
+    /// True if scales of A have whole tiles for each group.
+    is_padded: bool,
     /// True if the kernel reads a matrix as CUTLASS's source.
     has_source: bool,
     /// True if it reads another matrix.
@@ -296,6 +298,7 @@ fn of_groups(groups: Groups, epilogue: &Epilogue) -> GroupContext {
         has_alpha: epilogue.alpha,
         has_alphas: groups.has_alphas,
         is_masked: groups.masked,
+        is_padded: groups.padded,
         has_source: epilogue.source().is_some(),
         has_matrix: by_row.iter().any(|operand| operand.is_matrix),
         by_row,
