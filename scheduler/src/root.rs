@@ -35,11 +35,12 @@ impl<'a> Root<'a> {
         self.pair.map_or(&self.matmul.n, |pair| pair.columns)
     }
 
-    /// Returns whether the epilogue quantizes pairs of columns faster than a kernel of its own.
+    /// Returns whether the epilogue quantizes pairs of columns faster than a kernel of its own. Those of groups write values
+    /// only.
     pub(crate) fn quantizes_pairs(&self) -> bool {
         let (Some(_), Some(rules)) = (self.pair, self.capability.pairs) else { return false };
         let is_small = |m: &Dim| m.as_fixed().is_some_and(|m| m <= rules.max_quantized_m);
-        self.matmul.batch.as_fixed() == Some(1) && is_small(&self.matmul.m)
+        self.matmul.groups.is_none() && self.matmul.batch.as_fixed() == Some(1) && is_small(&self.matmul.m)
     }
 
     /// The extents of D in one launch: matrices, rows and columns; `None` beyond 64 bits.
