@@ -271,7 +271,7 @@ mod tests {
         }
         let (masked, why) = choose(BlockFormat::NVFP4, true, Some(8 * 64), Some(8));
         assert_eq!((masked.variants[0].m, masked.groups.is_some_and(|groups| groups.masked)), (16, true));
-        assert!(why.starts_with("16 expected rows per group: 16x128 tiles"), "{why}");
+        assert!(why.starts_with("16 expected rows per group: 16x128 tiles; "), "{why}");
     }
 
     #[test]
