@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use fourfold::codegen::hopper::Tile;
 use fourfold::ir::sample::{self, Recipe, Rule};
-use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret};
+use fourfold::ir::{BlockFormat, ElementType, Entity as _, ScaleLayout, Tensor, bind, interpret, numeric};
 use fourfold_tests::random::Random;
 
 use crate::programs::{Program, UNWRITTEN};
@@ -16,6 +16,22 @@ type Case = [u64; 5];
 const VALUES: &str = "fir 1
 func @main(
     %a: tensor<[L, M, K], CODES_A>, %sfa: tensor<[L, M, G], LINEAR>, %b: tensor<[L, N, K], CODES_B>,
+    %sfb: tensor<[L, N, G], SCALES>, %ends: tensor<[L], i32>, %alpha: tensor<[L], f32>,
+    %row: tensor<[N], f32>, %column: tensor<[L, M, 1], f16>, %matrix: tensor<[L, M, N], bf16>
+) {
+  %d = masked_scaled_mma %a, %sfa, %b, %sfb, %ends, alpha = %alpha {block = BLOCK} : tensor<[L, M, N], f32>
+  %x = add %d, %row : tensor<[L, M, N], f32>
+  %y = mul %x, %column : tensor<[L, M, N], f32>
+  %narrow = convert %y : tensor<[L, M, N], bf16>
+  %z = add %narrow, %matrix : tensor<[L, M, N], bf16>
+  return %y, %z
+}
+";
+
+/// The same with a buffer of blocked scales for each matrix of A.
+const BLOCKED: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], CODES_A>, %sfa: tensor<[L, M, G], SCALES>, %b: tensor<[L, N, K], CODES_B>,
     %sfb: tensor<[L, N, G], SCALES>, %ends: tensor<[L], i32>, %alpha: tensor<[L], f32>,
     %row: tensor<[N], f32>, %column: tensor<[L, M, 1], f16>, %matrix: tensor<[L, M, N], bf16>
 ) {
@@ -43,7 +59,7 @@ func @main(
 }
 ";
 
-const PROGRAMS: [Program; 3] = [
+const PROGRAMS: [Program; 5] = [
     Program {
         name: "masked_nvfp4",
         format: BlockFormat::NVFP4,
@@ -59,6 +75,26 @@ const PROGRAMS: [Program; 3] = [
         format: BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
         signature: "mxfp8 x mxfp4 masked_alpha alpha row=f32 column=f16 matrix=bf16 d=f32@s1 d=bf16",
         text: VALUES,
+        c: "",
+        alpha: "alpha",
+        operands: &["row", "column", "matrix"],
+        fills: &[UNWRITTEN; 2],
+    },
+    Program {
+        name: "masked_nvfp4_blocked",
+        format: BlockFormat::NVFP4,
+        signature: "nvfp4 masked_alpha blocked alpha row=f32 column=f16 matrix=bf16 d=f32@s1 d=bf16",
+        text: BLOCKED,
+        c: "",
+        alpha: "alpha",
+        operands: &["row", "column", "matrix"],
+        fills: &[UNWRITTEN; 2],
+    },
+    Program {
+        name: "masked_mxfp8_mxfp4_blocked",
+        format: BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+        signature: "mxfp8 x mxfp4 masked_alpha blocked alpha row=f32 column=f16 matrix=bf16 d=f32@s1 d=bf16",
+        text: BLOCKED,
         c: "",
         alpha: "alpha",
         operands: &["row", "column", "matrix"],
@@ -131,10 +167,30 @@ fn integers(values: &[i32]) -> Tensor {
 
 /// Sets the rows of matrices that belong to no group to bytes that are NaN, or the largest codes.
 fn poison(tensor: &mut Tensor, made: &[i32], rows: usize) {
+    if tensor.layout() == Some(ScaleLayout::Blocked) {
+        return poison_blocked(tensor, made, rows);
+    }
     let row = tensor.bytes().len() / (made.len() * rows);
     for (group, count) in made.iter().enumerate() {
         let from = (group * rows + *count as usize) * row;
         tensor.bytes_mut()[from..(group + 1) * rows * row].fill(0x7F);
+    }
+}
+
+/// The same for a buffer of blocked scales for each matrix. The padding below the rows is NaN, too, if none lies beside them.
+fn poison_blocked(scales: &mut Tensor, made: &[i32], rows: usize) {
+    let columns = scales.dims()[2];
+    let matrix = numeric::blocked_len(rows, columns);
+    for (group, count) in made.iter().enumerate() {
+        for row in *count as usize..rows {
+            for column in 0..columns {
+                let at = group * matrix + numeric::blocked_offset(row, column, columns);
+                scales.bytes_mut()[at] = if scales.element() == ElementType::F8E8M0FNU { 0xFF } else { 0x7F };
+            }
+        }
+    }
+    if columns.is_multiple_of(4) {
+        sample::fill_padding_with_nan(scales);
     }
 }
 
