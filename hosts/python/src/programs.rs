@@ -8,8 +8,10 @@ use std::fmt::Write;
 use crate::error::Error;
 
 mod by_m;
+mod grouped;
 
 pub use by_m::{Form, Forms, ScaledMmByM};
+pub use grouped::GroupedMm;
 
 /// A block-scaled format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +111,33 @@ impl Writer {
     /// Adds an op with any number of results.
     fn line(&mut self, line: &str) {
         let _ = writeln!(self.ops, "  {line}");
+    }
+
+    /// Adds the activation and the rounding of a product. Returns the name of the result.
+    fn end_product<'a>(
+        &mut self,
+        product: &'a str,
+        activation: &str,
+        shape: &str,
+        out: &str,
+    ) -> Result<&'a str, Error> {
+        let mut last = product;
+        match activation {
+            "none" => {}
+            "relu" | "gelu" | "gelu_tanh" | "silu" => {
+                self.op("active", &format!("{activation} %{last}"), shape, "f32");
+                last = "active";
+            }
+            other => {
+                let expected = "\"none\", \"relu\", \"gelu\", \"gelu_tanh\" or \"silu\"";
+                return Err(Error::unknown("activation", format!("\"{other}\""), expected));
+            }
+        }
+        if out != "f32" {
+            self.op("rounded", &format!("convert %{last}"), shape, out);
+            last = "rounded";
+        }
+        Ok(last)
     }
 
     /// The text of the program.
@@ -249,6 +278,13 @@ impl ScaledMm {
         (sfa, sfb)
     }
 
+    /// Makes the rows of A a number, so that the program serves this number only.
+    pub fn state_rows(&mut self, m: usize) {
+        if let Some(rows) = self.leading.last_mut() {
+            *rows = m.to_string();
+        }
+    }
+
     /// The text. Inputs: a, sfa, b, sfb, alpha, bias, g, without those that are absent.
     pub fn program(&self, quantized: Option<&Quantized>) -> Result<String, Error> {
         let mut writer = Writer::default();
@@ -279,21 +315,7 @@ impl ScaledMm {
             writer.op("biased", &format!("add %{last}, %bias"), &d, "f32");
             last = "biased";
         }
-        match self.activation.as_str() {
-            "none" => {}
-            activation @ ("relu" | "gelu" | "gelu_tanh" | "silu") => {
-                writer.op("active", &format!("{activation} %{last}"), &d, "f32");
-                last = "active";
-            }
-            other => {
-                let expected = "\"none\", \"relu\", \"gelu\", \"gelu_tanh\" or \"silu\"";
-                return Err(Error::unknown("activation", format!("\"{other}\""), expected));
-            }
-        }
-        if self.out != "f32" {
-            writer.op("rounded", &format!("convert %{last}"), &d, self.out);
-            last = "rounded";
-        }
+        let last = writer.end_product(last, &self.activation, &d, self.out)?;
         match quantized {
             None => Ok(writer.finish("scaled_mm", &format!("%{last}"))),
             Some(quantized) => {

@@ -26,15 +26,22 @@ TESTS = pathlib.Path(__file__).resolve().parent
 NEEDED_BYTES = 10 << 30
 
 
+def listed(name):
+    return [line for line in (TESTS / name).read_text().splitlines() if not line.startswith("#")]
+
+
 def requirements(torch):
-    lines = [line for line in (TESTS / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    lines = listed("requirements.txt")
     if torch is not None:
         lines = [line for line in lines if not line.startswith(("torch", "setuptools"))] + [f"torch=={torch}"]
     return lines
 
 
-def environment(lines):
-    """The Python of a virtual environment with these packages, made once for each list of them."""
+def environment(lines, models):
+    """The Python of a virtual environment with these packages, made once for each list of them.
+
+    `models` are added to it, so that another version of them does not install PyTorch again.
+    """
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "fourfold"
     key = hashlib.sha256(repr((sys.version_info[:2], lines)).encode()).hexdigest()[:16]
     folder = cache / f"python-tests-{key}"
@@ -49,11 +56,19 @@ def environment(lines):
             start = time.monotonic()
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            pip = [folder / "bin/python", "-m", "pip", "install", "--no-cache-dir", "--disable-pip-version-check", "-q"]
-            subprocess.run([*pip, *lines], check=True)
+            install(folder, lines)
             (folder / "complete").touch()
             print(f"installed {', '.join(lines)} in {time.monotonic() - start:.0f} s: {folder}", flush=True)
+        added = folder / "models"
+        if not added.exists() or added.read_text() != repr(models):
+            install(folder, models)
+            added.write_text(repr(models))
     return folder / "bin/python"
+
+
+def install(folder, lines):
+    pip = [folder / "bin/python", "-m", "pip", "install", "--no-cache-dir", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, *lines], check=True)
 
 
 def main():
@@ -62,7 +77,7 @@ def main():
     parser.add_argument("--package", metavar="DIR", type=pathlib.Path, help="run the tests of this package instead")
     parser.add_argument("--script", metavar="FILE", help="run this script with the same packages instead")
     options, arguments = parser.parse_known_args()
-    python = environment(requirements(options.torch))
+    python = environment(requirements(options.torch), listed("requirements-models.txt"))
     if options.script is not None:
         sys.exit(subprocess.run([python, options.script, *arguments]).returncode)
     packages = [TESTS.parent] if options.package is None else [TESTS.parent, options.package.resolve()]

@@ -54,6 +54,74 @@ def test_inexact_dequantization_stays(own):
         assert not own.planned
 
 
+def experts(rng, n=72, k=96):
+    """Codes and scales of the weights of four experts."""
+    codes, scales = reference.random_operand(rng, n, k, batch=(4,))
+    return torch.from_numpy(codes), torch.from_numpy(scales)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("swizzled", [False, True])
+def test_dequantized_experts_are_one_product(swizzled, dynamic):
+    """`grouped_mm` with NVFP4 numbers keeps its bits when a kernel takes the codes."""
+    own = ff.inductor_pass(target="sm_90a")
+    torch._dynamo.reset()
+    rng = np.random.default_rng(8)
+    codes, scales = experts(rng)
+    given = torch.from_numpy(reference.swizzle(scales.numpy())) if swizzled else scales
+
+    class Layer(torch.nn.Module):
+        """Buffers have fixed extents in a graph with dynamic ones."""
+
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("codes", codes)
+            self.register_buffer("scales", given)
+
+        def forward(self, x, ends):
+            weight = ff.dequantize(self.codes, self.scales, format="nvfp4", swizzled=swizzled)
+            return F.relu(F.grouped_mm(x, weight.transpose(1, 2), offs=ends) * 0.5)
+
+    compiled = torch.compile(Layer(), fullgraph=True, dynamic=dynamic)
+    for counts in ([2, 0, 6, 1], [0, 0, 0, 37]):
+        x = torch.from_numpy(rng.integers(-64, 65, (sum(counts), 96)) / 16.0).bfloat16()
+        ends = torch.tensor(np.cumsum(counts), dtype=torch.int32)
+        with torch._inductor.config.patch({"post_grad_custom_pre_pass": own, "force_disable_caches": True}):
+            found = compiled(x, ends)
+        exact = ff.grouped_mm(x, None, codes, scales, ends, out_dtype=torch.float32)
+        assert torch.equal(found, F.relu(exact.bfloat16() * 0.5))
+    assert len(own.planned) == (1 if dynamic else 2)
+    for text, plan in own.planned:
+        name = plan.segments[-1].name
+        assert name.startswith("bf16 x nvfp4 grouped") and "relu " in text, plan.explain()
+
+
+def test_other_products_of_groups_stay(own):
+    """Rounded weights, one matrix for all groups, groups of K, and a target without the kernel."""
+    rng = np.random.default_rng(9)
+    codes, scales = experts(rng)
+    x, ends, g = torch.randn(9, 96).bfloat16(), torch.tensor([2, 2, 8, 9], dtype=torch.int32), torch.tensor([0.3])
+
+    def rounded(x, ends):
+        weight = torch.stack([ff.dequantize(codes[e], scales[e], g, format="nvfp4") for e in range(4)])
+        return F.grouped_mm(x, weight.transpose(1, 2), offs=ends)
+
+    def scaled(x, ends):
+        return F.grouped_mm(x, ff.dequantize(codes, scales, g, format="nvfp4").transpose(1, 2), offs=ends)
+
+    def plain(x, ends):
+        return F.grouped_mm(x, ff.dequantize(codes, scales, format="nvfp4").transpose(1, 2), offs=ends)
+
+    for call, target in ((rounded, "sm_90a"), (scaled, "sm_90a"), (plain, "sm_100a")):
+        one = ff.inductor_pass(target=target)
+        torch._dynamo.reset()
+        with torch._inductor.config.patch({"post_grad_custom_pre_pass": one, "force_disable_caches": True}):
+            found = torch.compile(call, fullgraph=True, dynamic=False)(x, ends)
+        torch.testing.assert_close(found, call(x, ends))
+        assert not one.planned
+        assert call is rounded or any("grouped_mm" in root for root, _ in one.refused)
+
+
 @pytest.mark.parametrize("target", ["sm_90a", "sm_120a"])
 def test_mxfp8_products(target):
     """`torch._scaled_mm` of FP8 codes with E8M0 scales."""

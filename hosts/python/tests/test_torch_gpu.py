@@ -20,6 +20,8 @@ import torch.nn.functional as F
 import fourfold.torch as ff
 import fourfold.torch.linear
 import reference
+import test_torch_experts
+import test_torch_grouped
 import test_torch_groups
 import test_torch_ops
 
@@ -126,6 +128,11 @@ EXACT = {
     "mxfp4": products("mxfp4", True, "none", "bf16", False),
     "mxfp4 linear scales": products("mxfp4", False, "relu", "f32", True),
     **{name: other_formats(name) for name in test_torch_ops.MIXED},
+    **{
+        f"grouped {name}{', bias' if has_bias else ''}": test_torch_grouped.case(name, has_bias)
+        for name in test_torch_grouped.FORMATS
+        for has_bias in (False, True)
+    },
     "quantize mxfp8": quantizations("mxfp8", "bf16", True, None),
     "quantize bf16": quantizations("nvfp4", "bf16", True, "given"),
     "quantize as torchao": quantizations("nvfp4", "bf16", True, "given", "torchao"),
@@ -153,6 +160,15 @@ CLOSE = {
 }
 
 
+EXPERTS = {
+    f"experts {' '.join(map(str, kind))}": test_torch_experts.case(*kind)
+    for kind in [
+        ("mixtral", None, "nvfp4"), ("mixtral", "nvfp4", "nvfp4"), ("mixtral", "mxfp8", "mxfp4"),
+        ("gpt-oss", None, "mxfp4"), ("gpt-oss", "mxfp8", "mxfp4"),
+    ]
+}
+
+
 def softmax_backward_bound(m):
     """What both devices' results may differ by: twice the error of each.
 
@@ -168,10 +184,11 @@ BOUNDS = {"softmax backward": softmax_backward_bound}
 
 
 @pytest.fixture(scope="module")
-def built():
-    """Builds the kernels of all cases side by side. A case that fails here fails in its test."""
+def built(request):
+    """Builds the kernels of all selected cases side by side. A case that fails here fails in its test."""
+    selected = [item.callspec.params["name"] for item in request.session.items if "built" in item.fixturenames]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(run, 3, "cuda") for run in (EXACT | CLOSE).values()]
+        futures = [pool.submit((EXACT | CLOSE | EXPERTS)[name], 3, "cuda") for name in dict.fromkeys(selected)]
         concurrent.futures.wait(futures)
 
 
@@ -193,6 +210,37 @@ def test_is_close_to_the_cpu(built, name, m):
             continue
         limit = expected.abs().max().item() if expected.numel() else 0
         torch.testing.assert_close(found.cpu(), expected, rtol=2**-20, atol=2**-20 * limit)
+
+
+@pytest.mark.parametrize("m", SIZES)
+@pytest.mark.parametrize("name", list(EXPERTS))
+def test_layers_of_experts(built, name, m):
+    found, host, y, bound = EXPERTS[name](m, "cuda")
+    if "None" in name:
+        assert ((found.cpu().double() - y).abs() <= bound).all()
+    # Functions and sums differ between the devices in the last bits, and so may codes of the second product.
+    assert (found.cpu().double() - host.double()).norm() <= (0.005 if "None" in name else 0.05) * host.double().norm()
+
+
+@pytest.mark.parametrize("name", ["experts mixtral nvfp4 nvfp4", "experts gpt-oss None mxfp4"])
+def test_experts_in_a_graph_take_fresh_tokens(built, name):
+    _, mixture, activations, weights = name.split()
+    _, layer = test_torch_experts.layers(mixture, None if activations == "None" else activations, weights, torch.bfloat16)
+    layer = layer.cuda()
+    cases = [[tensor.cuda() for tensor in test_torch_experts.tokens(19, 2, torch.bfloat16, seed)] for seed in range(20)]
+    # All tokens to two experts, so that the others are empty.
+    cases[1][1][:] = torch.tensor([4, 2], device="cuda")
+    expected = [layer(*case).clone() for case in cases]
+    torch.cuda.synchronize()
+    inputs, graph = [tensor.clone() for tensor in cases[0]], torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = layer(*inputs)
+    for case, wanted in zip(cases, expected, strict=True):
+        for tensor, fresh in zip(inputs, case):
+            tensor.copy_(fresh)
+        graph.replay()
+        assert torch.equal(y, wanted)
+    assert len({wanted.double().sum().item() for wanted in expected}) == len(cases), "the values differ"
 
 
 @pytest.mark.parametrize("name", list(test_torch_ops.samples()))
@@ -342,6 +390,33 @@ def test_graph_replays_take_fresh_values(own, is_compiled):
     assert len({wanted.double().sum().item() for wanted in expected}) > 90, "the values differ"
 
 
+def test_grouped_product_in_a_graph_takes_fresh_ends():
+    def case(counts, rest):
+        a, sfa, _, _, ends, _, _ = test_torch_grouped.sample("nvfp4", counts, rest, sum(counts))
+        return a, sfa, ends
+
+    _, _, b, sfb, _, _, _ = test_torch_grouped.sample("nvfp4", [1] * 8, 0)
+    cases = [case([0, 5, 1, 0, 0, 0, 9, 1], 0), case([16] + [0] * 7, 0), case([1] * 8, 8), case([0] * 8, 16)]
+
+    def call(a, sfa, ends):
+        device = a.device
+        return ff.grouped_mm(a, sfa, b.to(device), sfb.to(device), ends, out_dtype=torch.float32)
+
+    inputs = [tensor.cuda() for tensor in cases[0]]
+    call(*inputs)
+    torch.cuda.synchronize()
+    graph, weights = torch.cuda.CUDAGraph(), (b.cuda(), sfb.cuda())
+    with torch.cuda.graph(graph):
+        a, sfa, ends = inputs
+        y = ff.grouped_mm(a, sfa, *weights, ends, out_dtype=torch.float32)
+    for given in cases:
+        for tensor, fresh in zip(inputs, given):
+            tensor.copy_(fresh)
+        graph.replay()
+        assert torch.equal(y.cpu(), call(*given))
+    assert not y.any(), "rows of no expert are 0"
+
+
 def test_two_streams():
     """Launches of one program on two streams do not share a workspace."""
     cases = [[tensor.cuda() for tensor in operands(m, k=2048, n=512)] for m in (129, 130)]
@@ -416,3 +491,22 @@ def test_a_choice_is_captured_with_its_m():
                 x.copy_(fresh)
                 graph.replay()
                 assert torch.equal(y, wanted), m
+
+
+def test_manifest_kernels(tmp_path):
+    manifest = tmp_path / "kernels.toml"
+    tiles = '["1", "16", "64x128", "128x64", "128x128"]'
+    manifest.write_text(f'schema = 1\n[[sweep]]\ngenerator = "scaled_mma.sm90"\ntargets = ["sm_90a"]\n'
+                        f'product = {{ tile = {tiles} }}\n'
+                        '[[sweep]]\ngenerator = "scaled_mma.sm120"\ntargets = ["sm_120a"]\n')
+    kernels = ff.kernels(manifest)
+    alpha = torch.tensor([0.5])
+    for name, op in kernels.items():
+        m = 1 if name.endswith("_1_auto") else 13
+        given = [*operands(m), alpha]
+        if name.startswith("sm_120a"):
+            with pytest.raises(RuntimeError, match="is for sm_120a, and GPU 0 is sm_90a"):
+                op(*[tensor.cuda() for tensor in given])
+        else:
+            assert torch.equal(op(*[tensor.cuda() for tensor in given]).cpu(), op(*given)), name
+    assert len(kernels) == 6

@@ -19,8 +19,8 @@ import torch
 from ._ops import choices, ops
 
 __all__ = [
-    "copy_transpose", "dequantize", "inductor_pass", "quantize", "quantize_", "reduce", "report", "scaled_mm", "segment",
-    "softmax",
+    "copy_transpose", "dequantize", "grouped_mm", "inductor_pass", "kernels", "quantize", "quantize_", "reduce", "report",
+    "scaled_mm", "segment", "softmax",
 ]
 _FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
 _CODES = {"mxfp8": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
@@ -86,6 +86,33 @@ def scaled_mm(
     )
 
 
+def grouped_mm(
+    a, sfa, b, sfb, ends, *, alpha=None, bias=None, activation="none", out_dtype=torch.bfloat16, format=None,
+    swizzled=False,
+):
+    """Multiplies rows sorted by expert: activation(alpha[e] * (a * sfa) @ (b[e] * sfb[e]).T + bias[e]), e a row's expert.
+
+    Shapes: a [T, K] and b [E, N, K], of FP4 in bytes, K/2; scales [T, K/16] and [E, N, K/16] (NVFP4) or K/32 (MX).
+    Roundings, formats and options are those of `scaled_mm`.
+
+    `ends`: int32 [E] on the device of a, the end of each expert's rows. Expert e has the rows ends[e - 1] to ends[e] - 1.
+    Nothing waits for them. Rows after the last end have no expert: their product is 0, without a bias. On a GPU, an
+    end that does not ascend from 0 to T counts as the nearest one that does; on the CPU it is an error.
+    `sfa`: linear scales, or None for an a of float16 or bfloat16 numbers (W4A16).
+    `alpha`: one float32 number, or one for each expert, such as the per-tensor scales of NVFP4 weights.
+    `bias`: [E, N].
+    `swizzled`: the layout of sfb. On a GPU, linear ones are converted in each call.
+    """
+    expert = None
+    if bias is not None:
+        rows = torch.arange(a.shape[0], dtype=torch.int32, device=a.device)
+        expert = torch.searchsorted(ends, rows, right=True, out_int32=True)
+    return ops.grouped_mm(
+        a, sfa, b, sfb, ends, alpha, bias, expert, format=_format(format, a, sfa, b, sfb), swizzled_b=swizzled,
+        activation=activation, out_dtype=out_dtype,
+    )
+
+
 def quantize(x, scale=None, *, format="nvfp4", swizzled=False, rounding="floor", typed=False):
     """Quantizes x [.., M, K]. Returns codes, scales and the per-tensor scale (None for MX and where it is 1).
 
@@ -142,13 +169,34 @@ def copy_transpose(x, permutation=None):
     return ops.copy_transpose(x, list(permutation))
 
 
-def report():
+def report(model=None, **options):
     """The calls of layers with `activations="by_m"`, or a dict, so far in this process.
 
     A list of dicts: `n` and `k` of the weight, `up_to`, the largest M of the range (None for the last range),
     `activations`, "W4A16" or "W4A4", and `calls`. Replays of a CUDA graph are not counted.
+
+    With a model, what is planned for its experts, for tokens in bfloat16. Options are those of `fourfold.Backend`, such as
+    `target="sm_90a"` [default: the GPU's]. A list of dicts: `name` of the module, `activations`, `kernels`, the kernels
+    with a product, `device`, the other kernels and copies, and `fallback`, the ops that the GPU does not run. With any of
+    these, calls with CUDA tensors fail.
     """
-    return choices()
+    if model is None:
+        return choices()
+    from .experts import report_of
+
+    return report_of(model, options)
+
+
+def kernels(manifest):
+    """Registers an op for each kernel of a tuning manifest, a TOML file. Returns the ops by name.
+
+    An op takes (a, sfa, b, sfb, alpha=None), as `scaled_mm` does, with swizzled scales and equally many axes of a and b.
+    It always uses its kernel, or fails. `sfa` is None for a kernel with a 16-bit a. The attribute `skipped` has the reason
+    for each kernel that is no op, for example because it breaks a rule of its generator.
+    """
+    from ._kernels import kernels as register
+
+    return register(manifest)
 
 
 def inductor_pass(**options):
@@ -162,7 +210,7 @@ def inductor_pass(**options):
 
 
 def quantize_(model, activations="auto", filter=None, group=True, weights=None):
-    """Replaces linear layers of a model by layers with FP4 weights, in place; see `fourfold.torch.linear`."""
+    """Replaces linear layers and experts of a model by layers with FP4 weights, in place; see `fourfold.torch.linear`."""
     from .linear import quantize_ as replace
 
     return replace(model, activations, filter, group, weights)

@@ -171,6 +171,23 @@ def _scaled_mm_by_m(
     return a.new_empty([a.shape[0], b.shape[0]], dtype=out_dtype)
 
 
+@torch.library.register_fake("fourfold::grouped_mm")
+def _grouped_mm(
+    a, sfa, b, sfb, ends, alpha=None, bias=None, expert=None, *, format="nvfp4", swizzled_b=False, activation="none",
+    out_dtype,
+):
+    op = "grouped_mm"
+    _product(op, a, sfa, b, format, activation, out_dtype)
+    if a.dim() != 2 or b.dim() != 3:
+        fail(op, f"a has the shape {list(a.shape)} and b {list(b.shape)}; expected [T, K] and [E, N, K] (FP4: K/2)")
+    for name, tensor in (("ends", ends), ("expert", expert)):
+        if tensor is not None and tensor.dtype != torch.int32:
+            fail(op, f"{name} is not int32; pass {name}.to(torch.int32)")
+    if (bias is None) != (expert is None):
+        fail(op, "bias and expert, the expert of each row, are given together; fourfold.torch.grouped_mm computes expert")
+    return a.new_empty([a.shape[0], b.shape[1]], dtype=out_dtype)
+
+
 @torch.library.register_fake("fourfold::quantize")
 def _quantize(x, scale=None, *, format="nvfp4", swizzled=False, rounding="floor"):
     block, packed = _known("quantize", format)
@@ -227,7 +244,10 @@ def _refuse(op):
     torch.library.register_autograd(f"fourfold::{op}", backward)
 
 
-for _op in ("segment", "scaled_mm", "scaled_mm_quantized", "scaled_mm_by_m", "quantize", "quantize_dynamic", "dequantize", "softmax_backward"):
+for _op in (
+    "segment", "scaled_mm", "scaled_mm_quantized", "scaled_mm_by_m", "grouped_mm", "quantize", "quantize_dynamic",
+    "dequantize", "softmax_backward",
+):
     _refuse(_op)
 
 

@@ -4,16 +4,14 @@ PyTorch computes an elementwise op on narrow floats in f32, and rounds the resul
 the op in f32, and a narrowing convert.
 """
 
-import math
 import operator
 
-import numpy as np
 import torch
 
 from ._ops import ACTIVATIONS, FORMATS, formats
+from ._program import Unsupported, result, tensor
 
 aten, prims = torch.ops.aten, torch.ops.prims
-FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 UNARY = {
     aten.abs.default: "abs",
     aten.erf.default: "erf",
@@ -52,128 +50,12 @@ CODES = {
 TORCHAO = ", scale_min = 0.015625, codes = reciprocal_scale, guard = false"
 
 
-class Unsupported(Exception):
-    """A node that is not translated. The text says why."""
-
-
-class Program:
-    """A program under construction.
-
-    With `whole`, each distinct expression of an extent is one symbol, such as the rows of a batch of sequences.
-    Otherwise an extent is a product of symbols, as a reshape of such rows needs.
-
-    `rows` is the number of rows if it is known. It becomes the symbol R nevertheless, so that one program and its
-    kernels serve every number of rows. Values are then matrices: leading axes are joined. With `is_rowwise`, rows are
-    reduced, too.
-    """
-
-    def __init__(self, whole=True, rows=None, is_rowwise=False):
-        self.inputs = []  # FX nodes
-        self.rows, self.is_rowwise = rows, is_rowwise
-        self._whole = whole
-        self._head, self._ops, self._symbols = [], [], {}
-        self._values = {}  # FX node: name, extents, element
-        self._count = 0
-
-    def text(self, outputs):
-        """The text of the program with these values as outputs."""
-        returned = ", ".join(f"%{name}" for name in outputs)
-        head, ops = ",\n    ".join(self._head), "".join(f"  {op}\n" for op in self._ops)
-        return f"fir 1\nfunc @segment(\n    {head}\n) {{\n{ops}  return {returned}\n}}\n"
-
-    def extent(self, size):
-        """The text of an extent: a number, or a product of a number and symbols."""
-        expression = size.node.expr if isinstance(size, torch.SymInt) else size
-        if isinstance(expression, int) or expression.is_Integer:
-            return str(int(expression))
-        number, rest = expression.as_coeff_Mul()
-        if not number.is_Integer or number < 1:
-            raise Unsupported(f"the extent {expression} is no multiple of a symbol")
-        factors = [str(int(number))] if number > 1 else []
-        for factor in rest.args if rest.is_Mul and not self._whole else [rest]:
-            if not self._whole and not factor.is_Symbol:
-                raise Unsupported(f"the extent {expression} is no product of symbols")
-            # Graphs name symbols differently; equal programs share one compiled module.
-            factors.append(self._symbols.setdefault(factor, f"M{len(self._symbols)}"))
-        return "*".join(factors)
-
-    def extents(self, shape):
-        """The texts of a value's extents."""
-        if self.rows is None or len(shape) < 2:
-            return [self.extent(size) for size in shape]
-        rows = math.prod(shape[:-1])
-        if rows not in (1, self.rows):
-            raise Unsupported(f"the shape {list(shape)} has other rows than the product")
-        return ["R" if rows == self.rows else "1", self.extent(shape[-1])]
-
-    def type(self, extents, element):
-        return f"tensor<[{', '.join(extents)}], {element}>"
-
-    def op(self, text, extents, element):
-        """Adds an op, and returns the name of its result."""
-        name = self.name()
-        self._ops.append(f"%{name} = {text} : {self.type(extents, element)}")
-        return name
-
-    def name(self):
-        self._count += 1
-        return f"v{self._count}"
-
-    def line(self, text):
-        self._ops.append(text)
-
-    def input(self, node, extents, element):
-        """Adds an input, and returns its name."""
-        name = f"a{len(self.inputs)}"
-        self.inputs.append(node)
-        self._head.append(f"%{name}: {self.type(extents, element)}")
-        return name
-
-    def define(self, node, name, extents, element):
-        self._values[node] = (name, extents, element)
-        return name
-
-    def value(self, node):
-        """The name, extents and element type of a dense value, which becomes an input if it is not computed here."""
-        if node not in self._values:
-            value = tensor(node)
-            if value.dtype not in FLOATS:
-                raise Unsupported(f"{node} is no float tensor")
-            extents, element = self.extents(value.shape), FLOATS[value.dtype]
-            self.define(node, self.input(node, extents, element), extents, element)
-        return self._values[node]
-
-    def is_input(self, node):
-        return self._values[node][0].startswith("a")
-
-    def convert(self, name, extents, element, wanted):
-        return name if element == wanted else self.op(f"convert %{name}", extents, wanted)
-
-    def constant(self, number):
-        number = float(np.float32(number))
-        return self.op(f"constant {{value = {number!r}}}", ["1"], "f32")
-
-
-def tensor(node):
-    """The fake tensor of a node's result."""
-    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    if not isinstance(value, torch.Tensor):
-        raise Unsupported(f"{node} is no tensor")
-    return value
-
-
-def result(node):
-    """The shape and element type of a node's result."""
-    value = tensor(node)
-    if value.dtype not in FLOATS:
-        raise Unsupported(f"{node} is no float tensor")
-    return list(value.shape), FLOATS[value.dtype]
-
-
 def is_root(node):
     """True for block-scaled products, and for dense ones with a dequantized weight."""
     if node.op != "call_function" or node.target not in ROOTS:
         return False
+    if node.target is aten._grouped_mm.default:
+        return dequantized(node.args[1]) is not None
     return node.target not in DENSE or dequantized(node.args[-1]) is not None
 
 
@@ -253,23 +135,23 @@ def _viewed(node):
     return node
 
 
-def _codes(program, node, rows, columns, format):
-    """An input of codes, K-major."""
+def _codes(program, node, leading, columns, format):
+    """An input of codes, K-major, with these leading extents."""
     node, (element, typed) = _viewed(node), CODES[format]
     if tensor(node).dtype not in (torch.uint8, typed):
         raise Unsupported(f"operands are {tensor(node).dtype}; {format} has {typed}")
-    return program.input(node, [rows, columns], element)
+    return program.input(node, [*leading, columns], element)
 
 
 def _scale_element(block):
     return ("f8E4M3FN", torch.float8_e4m3fn) if block == 16 else ("f8E8M0FNU", torch.float8_e8m0fnu)
 
 
-def _scales(program, node, rows, columns, block, swizzled, wanted="blocked"):
+def _scales(program, node, leading, columns, block, swizzled, wanted="blocked"):
     node, (element, typed) = _viewed(node), _scale_element(block)
     if tensor(node).dtype not in (torch.uint8, typed):
         raise Unsupported(f"scales are {node.meta['val'].dtype}")
-    extents, layout = [rows, str(columns // block)], "blocked" if swizzled else "linear"
+    extents, layout = [*leading, str(columns // block)], "blocked" if swizzled else "linear"
     name = program.input(node, extents, f"{element}, {layout}")
     return name if layout == wanted else program.op(f"swizzle_scales %{name}", extents, f"{element}, {wanted}")
 
@@ -325,11 +207,11 @@ def _product(program, a, b, scales, pair, swizzled, alpha, bias, activation, ele
     if k % block:
         raise Unsupported(f"K is {k}, no multiple of {block}")
     if pair[0] is None:
-        left, right = f"%{program.value(a)[0]}", _codes(program, b, n, str(k), pair[1])
+        left, right = f"%{program.value(a)[0]}", _codes(program, b, [n], str(k), pair[1])
     else:
-        left, right = f"%{_codes(program, a, m, str(k), pair[0])}", _codes(program, b, n, str(k), pair[1])
-        left += f", %{_scales(program, scales[0], m, k, block, swizzled[0])}"
-    sfb = _scales(program, scales[1], n, k, block, swizzled[1])
+        left, right = f"%{_codes(program, a, [m], str(k), pair[0])}", _codes(program, b, [n], str(k), pair[1])
+        left += f", %{_scales(program, scales[0], [m], k, block, swizzled[0])}"
+    sfb = _scales(program, scales[1], [n], k, block, swizzled[1])
     is_row = alpha is not None and n != "1" and list(tensor(alpha).shape) == [int(n)]
     if is_row and tensor(alpha).dtype != torch.float32:
         raise Unsupported("alpha is not in float32")
@@ -433,12 +315,13 @@ def _fourfold_scaled_mm(program, node):
 
 
 def dequantized(node):
-    """The arguments of the `fourfold::dequantize` whose [N, K] result a [K, N] value transposes, or None."""
+    """The arguments of the `fourfold::dequantize` whose [.., N, K] result a [.., K, N] value transposes, or None."""
     transposed = False
     while isinstance(node, torch.fx.Node) and node.op == "call_function":
         if node.target is torch.ops.fourfold.dequantize.default:
-            return arguments(node) if transposed and tensor(node).dim() == 2 else None
-        if node.target is not aten.permute.default or list(node.args[1]) != [1, 0]:
+            return arguments(node) if transposed else None
+        rank = tensor(node).dim()
+        if node.target is not aten.permute.default or list(node.args[1]) != [*range(rank - 2), rank - 1, rank - 2]:
             return None
         node, transposed = node.args[0], not transposed
     return None
@@ -453,8 +336,8 @@ def _dense(program, node):
     block, packed = FORMATS[format]
     m, n, k = _extents_of_product(program, a, given["codes"], (1, packed))
     left = program.value(a)[0]
-    codes = _codes(program, given["codes"], n, str(k), format)
-    scales = _scales(program, given["scales"], n, k, block, given["swizzled"], "linear")
+    codes = _codes(program, given["codes"], [n], str(k), format)
+    scales = _scales(program, given["scales"], [n], k, block, given["swizzled"], "linear")
     factor = "" if given["scale"] is None else f", %{_number(program, given['scale'])}"
     weight = program.op(f"block_dequantize %{codes}, %{scales}{factor} {{block = {block}}}", [n, str(k)], element)
     name = program.op(f"mma %{left}, %{weight}", [m, n], "f32")
@@ -462,8 +345,38 @@ def _dense(program, node):
     return _rounded(program, name, [m, n], bias, "none", element, node)
 
 
+def _grouped(program, node):
+    """A product of rows sorted by expert, in 16 bits, with dequantized weights.
+
+    No program has a dense product of groups, so only numbers that are exact in 16 bits are taken.
+    """
+    given, weight = arguments(node), dequantized(node.args[1])
+    a, ends, element = given["self"], given["offs"], result(node)[1]
+    rows, columns = tensor(a).shape, tensor(weight["codes"]).shape
+    others = given.keys() - {"self", "mat2", "offs"}
+    if ends is None or tensor(ends).dtype != torch.int32 or any(given[name] is not None for name in others):
+        raise Unsupported("the product of groups has other arguments than two operands and int32 ends")
+    if len(rows) != 2 or len(columns) != 3:
+        raise Unsupported("the product of groups is not one of rows and a matrix for each group")
+    if weight["format"] != "nvfp4" or weight["scale"] is not None or element == "f32":
+        raise Unsupported("numbers of the weights are rounded; NVFP4 without a per-tensor scale is exact in 16 bits")
+    leading = [program.extent(size) for size in columns[:2]]
+    k = columns[2] * 2
+    if not all(extent.isdigit() for extent in leading) or not isinstance(k, int) or rows[1] != k:
+        raise Unsupported("E, N or K is symbolic")
+    if isinstance(rows[0], int):
+        program.rows = rows[0]
+    extents, left = [program.extents(rows)[0], leading[1]], program.value(a)[0]
+    codes = _codes(program, weight["codes"], leading, str(k), "nvfp4")
+    scales = _scales(program, weight["scales"], leading, k, 16, weight["swizzled"])
+    ends = program.input(ends, leading[:1], "i32")
+    name = program.op(f"grouped_scaled_mma %{left}, %{codes}, %{scales}, %{ends} {{block = 16}}", extents, "f32")
+    return _rounded(program, name, extents, None, "none", element, node)
+
+
 DENSE = (aten.mm.default, aten.addmm.default)
 ROOTS = {
+    aten._grouped_mm.default: _grouped,
     aten.mm.default: _dense,
     aten.addmm.default: _dense,
     aten._scaled_mm.default: _scaled_mm,

@@ -23,8 +23,9 @@ from .._abi import Error
 from .._backend import Backend
 from .._types import Signature, solve
 from ._ops import ops
+from ._program import Program, Unsupported
 from ._siblings import merge_siblings
-from ._translate import BINARY, RESHAPES, UNARY, Program, Unsupported, is_item, is_root, translate
+from ._translate import BINARY, RESHAPES, UNARY, is_item, is_root, translate
 
 # The number of ops that a region may have.
 LIMIT = 64

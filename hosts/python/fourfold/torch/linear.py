@@ -5,6 +5,7 @@ import math
 import torch
 
 from . import dequantize, quantize, scaled_mm, segment
+from . import experts
 from ._group import group_siblings
 from ._ops import FORMATS, ops
 
@@ -275,14 +276,15 @@ def _swizzle(scales):
 
 @torch.no_grad()
 def quantize_(model, activations="auto", filter=None, group=True, weights=None):
-    """Replaces linear layers of a model by layers with FP4 weights, in place. Returns their names.
+    """Replaces linear layers and experts of a model by layers with FP4 weights, in place. Returns their names.
 
-    Takes `torch.nn.Linear` with dense weights, which it quantizes, and those that torchao quantized to NVFP4. Others,
-    such as those with forward hooks, or whose K is not a multiple of 16 (MXFP4: 32), stay as they are.
+    Takes `torch.nn.Linear` with dense weights, which it quantizes, and those that torchao quantized to NVFP4; and modules
+    of the transformers library with the stacked weights of experts, which become `fourfold.torch.experts.Experts`.
+    Others, such as those with forward hooks, or whose K is not a multiple of 16 (MXFP4: 32), stay as they are.
 
     `activations`: the format of activations: "nvfp4" (W4A4), "mxfp8" (W4A8), "mxfp4", or None (W4A16), which multiplies
     16-bit activations as they are, or "by_m" or a dict, which choose between "nvfp4" and None by the number of rows; see
-    `Linear` [default: "auto", torchao's, "nvfp4" for dense weights].
+    `Linear` [default: "auto", torchao's, "nvfp4" for dense weights]. With the latter two, experts stay as they are.
     `weights`: "nvfp4" or "mxfp4" [default: "mxfp4" for MX activations, else "nvfp4"].
     `filter`: a function of module and name that says if a layer is replaced [default: all].
     `group`: join the tensors of sibling layers, such as those of q, k and v, for which torchao found one scale of
@@ -302,10 +304,11 @@ def quantize_(model, activations="auto", filter=None, group=True, weights=None):
         )
     replaced, made, parents = [], {}, {}
     for name, module in list(model.named_modules(remove_duplicate=False)):
-        if type(module) is not torch.nn.Linear or (filter is not None and not filter(module, name)):
+        is_known = type(module) is torch.nn.Linear or experts.is_experts(module)
+        if not is_known or (filter is not None and not filter(module, name)):
             continue
         if not name:
-            raise ValueError("the model itself is a linear layer: wrap it in a module")
+            raise ValueError("the model itself is a layer that is replaced: wrap it in a module")
         if module not in made:
             made[module] = _replacement(module, activations, weights)
         if made[module] is None:
@@ -313,7 +316,8 @@ def quantize_(model, activations="auto", filter=None, group=True, weights=None):
         parent, _, child = name.rpartition(".")
         parent = model.get_submodule(parent)
         setattr(parent, child, made[module])
-        _share_input_scale(parent, made[module])
+        if isinstance(made[module], Linear):
+            _share_input_scale(parent, made[module])
         parents[parent] = None
         if isinstance(parent, torch.nn.TransformerEncoderLayer):
             # PyTorch's fast path would read the weight of the layer.
@@ -338,6 +342,8 @@ def _share_input_scale(parent, layer):
 
 def _replacement(module, activations, weights):
     """The layer that replaces a module, or None if the module stays."""
+    if experts.is_experts(module):
+        return experts.replacement(module, "nvfp4" if activations == "auto" else activations, weights)
     if module._forward_hooks or module._forward_pre_hooks:
         return None
     weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()

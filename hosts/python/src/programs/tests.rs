@@ -5,8 +5,8 @@ use fourfold::scheduler::Tier;
 use fourfold::{Backend, Options};
 
 use super::{
-    Alpha, Form, Format, Forms, Left, Quantized, ScaledMm, ScaledMmByM, copy_transpose, dequantize, quantize,
-    quantize_dynamic, reduce, softmax, softmax_backward,
+    Alpha, Form, Format, Forms, GroupedMm, Left, Quantized, ScaledMm, ScaledMmByM, copy_transpose,
+    dequantize, quantize, quantize_dynamic, reduce, softmax, softmax_backward,
 };
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -108,6 +108,47 @@ fn products_are_one_kernel() {
         }
     }
     assert_eq!(checked, 12 * (EVERYWHERE.len() + ON_HOPPER.len()));
+}
+
+#[test]
+fn grouped_products_are_one_kernel() {
+    for (a, b) in
+        [("nvfp4", "nvfp4"), ("mxfp4", "mxfp4"), ("mxfp8", "mxfp4"), ("bf16", "nvfp4"), ("bf16", "mxfp4")]
+    {
+        let format = Format::named(b).expect("a format");
+        let left = match a {
+            "bf16" => Left::Dense("bf16"),
+            name => Left::Blocks { format: Format::named(name).expect("a format"), swizzled: false },
+        };
+        for (swizzled_b, alphas, bias, activation) in [
+            (true, None, None, "none"),
+            (false, Some(1), Some("bf16"), "silu"),
+            (true, Some(8), Some("f32"), "none"),
+        ] {
+            let activation = activation.to_owned();
+            let (experts, n, k) = (8, 256, 512);
+            let product = GroupedMm {
+                a: left,
+                format,
+                experts,
+                n,
+                k,
+                swizzled_b,
+                alphas,
+                bias,
+                activation,
+                out: "bf16",
+            };
+            let program = product.program().expect("a program");
+            for (target, tiers) in tiers(&program) {
+                // Blackwell's kernels take no A of 16 bits.
+                let expected = usize::from(target == "sm_90a" || a != "bf16");
+                let kernels = tiers.iter().filter(|tier| **tier == Tier::Kernel).count();
+                assert_eq!(kernels, expected, "{target}: {tiers:?}\n{program}");
+                assert_eq!(tiers.contains(&Tier::Fallback), expected == 0, "{target}: {tiers:?}\n{program}");
+            }
+        }
+    }
 }
 
 #[test]
