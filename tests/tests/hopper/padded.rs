@@ -69,8 +69,8 @@ fn poison(sfa: &mut Tensor, made: &[i32], padded: &[i32]) {
     }
 }
 
-/// Adds to the exponents of scales.
-fn moved(scales: &Tensor, by: i16) -> Tensor {
+/// Adds to the exponents of blocked scales.
+pub fn moved(scales: &Tensor, by: i16) -> Tensor {
     let codes = scales.to_codes().into_iter().map(|code| (i16::from(code) + by) as u8).collect();
     let dims = scales.dims().to_vec();
     Tensor::from_codes(scales.element(), dims, Some(ScaleLayout::Blocked), codes).expect("a tensor")
