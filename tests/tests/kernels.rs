@@ -312,9 +312,37 @@ fn no_multiplication_of_warpgroups_waits_for_another() {
     for built in &builds().good {
         let log = artifact(built).log();
         assert!(log.contains("ptxas info"), "{}: {log}", built.planned.source.kernel);
-        let serialized: Vec<&str> =
-            log.lines().filter(|line| line.contains("wgmma.mma_async instructions are serialized")).collect();
+        let serialized = serialized(log);
         assert!(serialized.is_empty(), "{}: {serialized:#?}", built.planned.source.kernel);
+    }
+}
+
+fn serialized(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| line.contains("wgmma.mma_async instructions are serialized")).collect()
+}
+
+/// Two CTAs share an SM if groups have few rows, so that registers are scarce.
+#[test]
+fn few_rows_of_groups_are_multiplied_without_waits_and_spills() {
+    let _compilers = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let problem = Extents { l: Some(1), m: Some(128), n: None, k: None };
+    let kernels = [BlockFormat::NVFP4, HOPPER_FORMATS[0], HOPPER_FORMATS[1]].map(|format| {
+        let groups = Groups { has_alphas: true, masked: turn().is_multiple_of(2), padded: false };
+        // Groups are assumed to use a quarter of the rows of their matrices.
+        let count = if groups.masked { 2 } else { 8 };
+        let (configuration, _) =
+            select::hopper::choose_of_groups(format, groups, problem, Some(count)).expect("a kernel");
+        assert_eq!(configuration.variants, [hopper::Tile::new(16, 128)]);
+        planned(spec(hopper::TARGET, &configuration.into(), usual_epilogue()))
+    });
+    let built = build(kernels.into(), Path::new(env!("CARGO_TARGET_TMPDIR")).join("few_rows"));
+    assert_eq!(built.len(), 3);
+    for built in &built {
+        let (log, resources) = (artifact(built).log(), artifact(built).resources());
+        let kernel = &built.planned.source.kernel;
+        assert!(log.contains("ptxas info") && serialized(log).is_empty(), "{kernel}: {log}");
+        assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{kernel}: {log}");
+        assert!(resources.opcodes.keys().any(|opcode| opcode.starts_with("HGMMA.64x16x16")), "{kernel}");
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 
 use fourfold_ir::BlockFormat;
 
-use super::tables::default_tables;
+use super::tables::{default_tables, groups_table};
 use crate::cutlass::CutlassVersion;
 use crate::dispatch::{Bounds, Condition, Kernel, Table};
 use crate::extents::Extents;
 use crate::groups::Groups;
-use crate::hopper::{ANY, Choice, Configuration, TARGET, Tile, takes};
+use crate::hopper::{ANY, Choice, Configuration, TARGET, takes};
 use crate::targets::HOPPER_GROUPS;
 
 /// The lines of the default table of a format (`select/sm90.toml`); empty for formats without kernels. The first whose
@@ -108,21 +108,23 @@ pub(crate) fn choose_by(
     Some((configuration, format!("{why}; {said}")))
 }
 
-/// The lines for groups of rows. The bound on M is on the mean rows of a group.
-const OF_GROUPS: [Choice; 5] = [
-    of_groups(16, Tile::new(16, 128)),
-    of_groups(32, Tile::new(32, 128)),
-    of_groups(64, Tile::new(64, 128)),
-    of_groups(128, Tile::new(128, 128)),
-    of_groups(ANY, Tile::new(128, 256)),
-];
-
-const fn of_groups(max_m: u32, tile: Tile) -> Choice {
-    Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster: 1 }
+/// The lines of `groups.toml`. The bound on M is on the mean rows of a group.
+fn choices_of_groups() -> &'static [Choice] {
+    static LINES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
+        let table = groups_table();
+        let rules = table.rules.iter().map(|rule| (rule.when.m.and_then(|m| m.max), rule.kernel));
+        let lines = rules.chain([(None, table.default.kernel)]).filter_map(|(most, kernel)| {
+            let Kernel::Hopper(shared) = kernel else { return None };
+            let max_m = most.and_then(|most| u32::try_from(most).ok()).unwrap_or(ANY);
+            Some(Choice { max_m, max_n: ANY, max_k: ANY, tile: shared.tile(), cluster: shared.cluster })
+        });
+        lines.collect()
+    });
+    &LINES
 }
 
 /// Selects the configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels.
-pub(crate) fn choose_of_groups(
+pub fn choose_of_groups(
     format: BlockFormat,
     groups: Groups,
     problem: Extents,
@@ -134,12 +136,13 @@ pub(crate) fn choose_of_groups(
     // Groups are assumed to use a quarter of the rows of their matrices.
     let parts = if groups.masked { 4 } else { 1 };
     let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(parts * count.max(1)));
-    let (configuration, why) =
-        choose_of(Cow::Borrowed(&OF_GROUPS), format, Extents { m: mean, ..problem }, true)?;
+    let of_mean = Extents { m: mean, ..problem };
+    let (configuration, _) = choose_of(Cow::Borrowed(choices_of_groups()), format, of_mean, true)?;
     let why = match mean {
         Some(mean) => {
             let expected = if groups.masked { "expected " } else { "" };
-            format!("{mean} {expected}rows per group: {}", why.split_once(": ").map_or("", |it| it.1))
+            let why = groups_table().pick(of_mean, CutlassVersion::PINNED).why;
+            format!("{mean} {expected}rows per group: {why}")
         }
         None => "M is unknown: the mean rows of a group select its tile".to_owned(),
     };
@@ -246,6 +249,29 @@ mod tests {
         }
         let fp6 = BlockFormat { b: ElementType::F6E2M3FN, ..BlockFormat::MXFP4 };
         assert_eq!(choose(fp6, UNKNOWN, true), None);
+    }
+
+    #[test]
+    fn the_mean_rows_of_a_group_select_its_tile() {
+        let choose = |format, masked, m, count| {
+            let groups = Groups { has_alphas: false, masked, blocked: false };
+            let problem = Extents { m, n: Some(4096), k: Some(7168), ..UNKNOWN };
+            choose_of_groups(format, groups, problem, count).expect("a format of groups")
+        };
+        assert_eq!(groups_table().formats, HOPPER_GROUPS);
+        for format in HOPPER_GROUPS.iter().copied() {
+            let (all, why) = choose(format, false, None, Some(8));
+            assert_eq!((all.variants.len(), all.choices().count()), (5, 5), "{all}");
+            assert_eq!(why, "M is unknown: the mean rows of a group select its tile");
+            for (m, tile) in [(0, 16), (1, 16), (128, 16), (129, 32), (257, 64), (1024, 128), (4096, 128)] {
+                let (one, why) = choose(format, false, Some(m), Some(8));
+                assert_eq!(one.variants.iter().map(|tile| tile.m).collect::<Vec<_>>(), [tile], "{m}");
+                assert!(why.starts_with(&format!("{} rows per group: {tile}x", m.div_ceil(8))), "{why}");
+            }
+        }
+        let (masked, why) = choose(BlockFormat::NVFP4, true, Some(8 * 64), Some(8));
+        assert_eq!((masked.variants[0].m, masked.groups.is_some_and(|groups| groups.masked)), (16, true));
+        assert!(why.starts_with("16 expected rows per group: 16x128 tiles; "), "{why}");
     }
 
     #[test]

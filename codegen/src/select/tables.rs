@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::dispatch::Tables;
+use crate::dispatch::{Table, Tables};
 
 /// The default tables, for targets without tuned ones: one for every target with kernels and each of its
 /// formats.
@@ -13,4 +13,13 @@ pub fn default_tables() -> &'static Tables {
         Tables { tables: parsed.into_iter().flat_map(|tables| tables.tables).collect() }
     });
     &TABLES
+}
+
+/// The table of grouped products on sm_90a. Its bounds on M are for the mean rows of a group.
+pub(super) fn groups_table() -> &'static Table {
+    static TABLE: LazyLock<Table> = LazyLock::new(|| {
+        let mut parsed = Tables::parse(include_str!("groups.toml")).expect("our own table is well-formed");
+        parsed.tables.remove(0)
+    });
+    &TABLE
 }

@@ -263,7 +263,7 @@ fn check(
 fn check_all(program: &Program) {
     assert_eq!(program.text.contains("LINEAR"), !program.format.is_weight_only());
     let simulation = program.build(program.name, TILES.to_vec(), None);
-    let cases: [(Case, Ends); 14] = [
+    let cases: [(Case, Ends); 15] = [
         ([1, 1, 32, 32, 132], Ends::Uniform),
         ([1, 70, 160, 288, 4], Ends::Uniform),
         ([8, 8, 96, 160, 132], Ends::Uniform),
@@ -276,6 +276,7 @@ fn check_all(program: &Program) {
         ([40, 200, 416, 32, 2], Ends::Random),
         ([6, 40, 64, 512, 2], Ends::Nothing),
         ([33, 257, 32, 160, 5], Ends::Invalid),
+        ([256, 256, 32, 288, 132], Ends::Uniform),
         ([300, 310, 32, 32, 11], Ends::Random),
         ([512, 64, 32, 32, 3], Ends::Invalid),
     ];

@@ -81,13 +81,16 @@ struct Tiled {
   // True if codes are read before the previous block's wgmma complete. Used for tiles whose wgmma take less time than
   // reading and decoding.
   static constexpr bool kReadsAhead = kBuffers == 2 && kTileM <= 64;
-  // Registers per thread of consumers and producers, set by setmaxnreg.
-  static constexpr int kConsumerRegisters = kGroups == 4 ? 112 : kPhases == 2 ? 168 : 232;
-  static constexpr int kProducerRegisters = kGroups == 4 ? 32 : 40;
+  // True if few rows of each group are multiplied. Two warps per scheduler then decode B more slowly than memory gives it,
+  // so two CTAs share an SM.
+  static constexpr bool kShares = kGrouped && kTileM <= 16;
+  // Registers per thread of consumers and producers, set by setmaxnreg. With 96, ptxas serializes wgmma if kShares.
+  static constexpr int kConsumerRegisters = kShares ? 104 : kGroups == 4 ? 112 : kPhases == 2 ? 168 : 232;
+  static constexpr int kProducerRegisters = kShares || kGroups == 4 ? 32 : 40;
   static constexpr int kConsumerThreads = kGroups * 128, kWarps = kConsumerThreads / 32;
   // Consumers of one phase, which cover all rows of B.
   static constexpr int kPhaseThreads = kGroupsN * 128, kPhaseWarps = kPhaseThreads / 32;
-  static constexpr int kThreads = kConsumerThreads + 128, kMinBlocks = 1;
+  static constexpr int kThreads = kConsumerThreads + 128, kMinBlocks = kShares ? 2 : 1;
   // Threads added to the launch bounds, which lower the registers per thread. A short tile, which takes no longer than
   // its startup, can then begin while CTAs of the previous kernel occupy the SM.
   static constexpr int kSpareThreads = kPhases == 2 ? 128 : 0;
@@ -110,7 +113,7 @@ struct Tiled {
   // Decoded A of a K block: two panels of 64 elements of K.
   static constexpr int kPanelBytes = kTileM * 128, kABytes = 2 * kPanelBytes;
   // Stages of A and of B. The numbers are equal, so a consumer tracks one ring.
-  static constexpr int kFp4Stages = kTileM < 64 ? 10 : kTileM == 256 ? 3 : kTileM == 64 || kPhases == 2 ? 6 : kTileN == 128 ? 5 : 4;
+  static constexpr int kFp4Stages = kShares ? 6 : kTileM < 64 ? 10 : kTileM == 256 ? 3 : kTileM == 64 || kPhases == 2 ? 6 : kTileN == 128 ? 5 : 4;
   static constexpr int kFp8Stages = kTileN == 256 && kTileM == 128 ? 3 : kTileM == 64 && kTileN == 128 ? 6 : 4;
   static constexpr int kStages = kBitsB == 8 ? kFp8Stages : kFp4Stages;
 
@@ -147,7 +150,7 @@ struct Tiled {
   static_assert(kStages % kPhases == 0);
   static_assert(kExchangeBytes <= (kPhases == 1 ? kStages : 1) * kABytes && kPartialBytes <= kABytes);
   // Consumers take the registers that producers release.
-  static_assert(kConsumerRegisters * kGroups + kProducerRegisters <= 65536 / (kThreads + kSpareThreads) / 8 * 8 * (kGroups + 1));
+  static_assert(kConsumerRegisters * kGroups + kProducerRegisters <= 65536 / kMinBlocks / (kThreads + kSpareThreads) / 8 * 8 * (kGroups + 1));
   static_assert((3 + kFullBarriersA) * kStages + 2 + kWarps <= (kBarrierBytes - kUnusedBytes) / 8 - 1);
   static_assert(kSimple || kTileN == 256, "a warp has as many columns as there are in a row's block");
 };
