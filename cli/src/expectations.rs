@@ -1,36 +1,34 @@
 //! Compares a run with the tensors of its data and with the interpreter.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use fourfold::Planned;
-use fourfold_executor::{Ran, RawTensor, Run, TensorDataError};
-use fourfold_ir::memory::{NoMemory, check_memory};
+use fourfold_executor::{Ran, Run};
 use fourfold_ir::sample::Rule;
-use fourfold_ir::{
-    Bound, Dim, ElementType, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, TensorError,
-    Value, bind, interpret,
-};
+use fourfold_ir::{Bound, Entity, Op, Program, Tensor, Value};
 use fourfold_scheduler::{Fate, Normalized, Partition, Plan};
 
-use crate::compare::{Comparison, Rounding, Tolerance, Wanted, compare, compare_or, largest, tolerance_text};
+use crate::compare::{Tolerance, Wanted, tolerance_text};
 use crate::error::Error;
 use crate::header::Header;
 use crate::load::Inputs;
 use crate::precision::{Precision, precisions};
 use crate::recorded::Recorded;
-use crate::report::{OutputReport, WorstReport};
-use crate::tolerance::{BIT_EQUAL, Compared, Moved, SegmentOps, compare_plan, moved};
+use crate::report::OutputReport;
+use crate::tolerance::{BIT_EQUAL, Compared, Moved, SegmentOps, compare_plan};
 use crate::unused::Unused;
-use crate::unused_rows::{counts_of_values, without_unused_rows};
+use crate::unused_rows::counts_of_values;
 
 mod codes;
+mod interpreted;
+mod one;
+mod want;
 
-/// The largest number of multiplications for the interpreter: about twenty seconds.
-const MOST_PRODUCTS: f64 = 2e10;
-/// The largest number of elements of a value for the interpreter.
-const MOST_ELEMENTS: f64 = 1.5e8;
+use self::interpreted::interpreted;
+pub(crate) use self::interpreted::{NotInterpreted, check_work};
+use self::one::check_room_to_compare;
 
 /// The first words of the rule that compares the normalized program with the original.
 pub(crate) const NORMALIZED: &str = "normalized against original";
@@ -60,7 +58,7 @@ pub(crate) struct Comparer<'a> {
     rule: Option<Rule>,
     precisions: Vec<Precision>,
     /// By value of the original: the counts of rows that are defined.
-    counts: Vec<Option<Value>>,
+    counts: Vec<Vec<Value>>,
     /// For each op of the original, true if contraction changed it.
     contracted: Vec<bool>,
     interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
@@ -143,61 +141,7 @@ impl<'a> Comparer<'a> {
         scope: Scope,
         notes: &mut Vec<String>,
     ) -> Result<Vec<OutputReport>, Error> {
-        let mut outputs = Vec::new();
-        let mut covered = Vec::new();
-        if let Inputs::Data { described, data, unused, .. } = inputs {
-            // Several programs of a verification share a file.
-            if scope == Scope::Outputs {
-                notes.extend(unused.iter().filter_map(Unused::note));
-            }
-            notes.extend(data.stale.values().cloned());
-            for (name, stored) in &data.expected {
-                let Some(value) = self.original.facts().value_named(name) else {
-                    notes.push(format!("expected.{name} is not compared: the program has no value %{name}"));
-                    continue;
-                };
-                let against = format!("expected.{name}");
-                let Some(want) = self.fitting(value, stored, None, &against, &mut outputs)? else { continue };
-                covered.push(value);
-                let tolerance = self.tolerance(value);
-                let want = want.for_tolerance(&tolerance.0, self.original.module().ty(value).element)?;
-                let want = want.as_wanted();
-                let expectation = Expectation { value, against, want, tolerance };
-                let compared = self.compare_one(&expectation)?;
-                let on_codes = match compared.ok {
-                    true => None,
-                    false => self.on_given_codes(&expectation, data, notes)?,
-                };
-                outputs.push(self.judged(value, on_codes.unwrap_or(compared), notes));
-            }
-            for expected in &self.header.expected {
-                if data.stale.contains_key(&expected.tensor) {
-                    continue;
-                }
-                let value = self.value_named(&expected.value)?;
-                let stored = data.other.get(&expected.tensor).ok_or_else(|| {
-                    let (file, name, value) = (described, &expected.tensor, &expected.value);
-                    Error::Missing(match data.inputs.contains_key(name) {
-                        true => format!(
-                            "`{name}` of {file} is an input of the program and cannot be the expectation of %{value}; \
-                             rename the tensor"
-                        ),
-                        false => format!("{file} has no tensor `{name}`, the expectation of %{value}"),
-                    })
-                })?;
-                let fitting = self.fitting(value, stored, expected.layout, &expected.tensor, &mut outputs)?;
-                let Some(want) = fitting else { continue };
-                covered.push(value);
-                let may_differ = expected.may_differ;
-                let tolerance = (Tolerance::Count(may_differ), format!("{may_differ} codes may differ"));
-                let against = expected.tensor.clone();
-                let want = want.as_wanted();
-                outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
-            }
-        } else if let Some(expected) = self.header.expected.first() {
-            let name = &expected.value;
-            notes.push(format!("%{name} is not compared with `{}`: the inputs are seeded", expected.tensor));
-        }
+        let (mut outputs, covered) = self.compare_data(inputs, scope, notes)?;
         let mut kernels = Vec::new();
         let mut only_normalized = Vec::new();
         let mut of_segments: HashMap<usize, Vec<(Value, OutputReport)>> = HashMap::new();
@@ -241,6 +185,76 @@ impl<'a> Comparer<'a> {
         outputs.extend(kernels);
         outputs.extend(self.compare_normalized(&only_normalized, notes)?);
         Ok(outputs)
+    }
+
+    /// Compares the values with an expectation in the data. Returns the reports and these values.
+    fn compare_data(
+        &self,
+        inputs: &Inputs,
+        scope: Scope,
+        notes: &mut Vec<String>,
+    ) -> Result<(Vec<OutputReport>, Vec<Value>), Error> {
+        let mut outputs = Vec::new();
+        let mut covered = Vec::new();
+        let Inputs::Data { described, data, unused, .. } = inputs else {
+            if let Some(expected) = self.header.expected.first() {
+                let name = &expected.value;
+                notes.push(format!(
+                    "%{name} is not compared with `{}`: the inputs are seeded",
+                    expected.tensor
+                ));
+            }
+            return Ok((outputs, covered));
+        };
+        // Several programs of a verification share a file.
+        if scope == Scope::Outputs {
+            notes.extend(unused.iter().filter_map(Unused::note));
+        }
+        notes.extend(data.stale.values().cloned());
+        for (name, stored) in &data.expected {
+            let Some(value) = self.original.facts().value_named(name) else {
+                notes.push(format!("expected.{name} is not compared: the program has no value %{name}"));
+                continue;
+            };
+            let against = format!("expected.{name}");
+            let Some(want) = self.fitting(value, stored, None, &against, &mut outputs)? else { continue };
+            covered.push(value);
+            let tolerance = self.tolerance(value);
+            let want = want.for_tolerance(&tolerance.0, self.original.module().ty(value).element)?;
+            let want = want.as_wanted();
+            let expectation = Expectation { value, against, want, tolerance };
+            let compared = self.compare_one(&expectation)?;
+            let on_codes = match compared.ok {
+                true => None,
+                false => self.on_given_codes(&expectation, data, notes)?,
+            };
+            outputs.push(self.judged(value, on_codes.unwrap_or(compared), notes));
+        }
+        for expected in &self.header.expected {
+            if data.stale.contains_key(&expected.tensor) {
+                continue;
+            }
+            let value = self.value_named(&expected.value)?;
+            let stored = data.other.get(&expected.tensor).ok_or_else(|| {
+                let (file, name, value) = (described, &expected.tensor, &expected.value);
+                Error::Missing(match data.inputs.contains_key(name) {
+                    true => format!(
+                        "`{name}` of {file} is an input of the program and cannot be the expectation of %{value}; \
+                         rename the tensor"
+                    ),
+                    false => format!("{file} has no tensor `{name}`, the expectation of %{value}"),
+                })
+            })?;
+            let fitting = self.fitting(value, stored, expected.layout, &expected.tensor, &mut outputs)?;
+            let Some(want) = fitting else { continue };
+            covered.push(value);
+            let may_differ = expected.may_differ;
+            let tolerance = (Tolerance::Count(may_differ), format!("{may_differ} codes may differ"));
+            let against = expected.tensor.clone();
+            let want = want.as_wanted();
+            outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
+        }
+        Ok((outputs, covered))
     }
 
     /// Marks a met expectation of the data as loose if its tolerance follows from a quantization in the program and
@@ -427,309 +441,10 @@ impl<'a> Comparer<'a> {
         (Tolerance::Relative(relative), rule)
     }
 
-    fn compare_one(&self, expectation: &Expectation<'_>) -> Result<OutputReport, Error> {
-        let Expectation { value, against, want, tolerance: (tolerance, rule) } = expectation;
-        let (got, source) = self.computed(*value)?;
-        let want: &dyn Wanted = *want;
-        let defined = self.defined(*value, got, want);
-        let got = defined.as_ref().unwrap_or(got);
-        check_room_to_compare(self.original.module().name_of(*value), want)?;
-        let operand = self.converted_operand(*value);
-        let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
-        let rounding = self.rounding(*value, tolerance, &unrounded);
-        let (comparison, rule) = self.compare_moved(*value, (got, want), (tolerance, rule.clone()), rounding);
-        let place = (self.original.module().name_of(*value), self.segment_of_original(*value));
-        Ok(self.report(place, against, want, &(tolerance.clone(), rule), source, comparison))
-    }
-
-    /// Compares two computations of a value, one of which may be contracted, and returns the rule it applied.
-    /// Elements beyond the tolerance may differ by as much as contraction moves them, unless the program states
-    /// the tolerance.
-    fn compare_moved(
-        &self,
-        value: Value,
-        (got, want): (&Tensor, &dyn Wanted),
-        (tolerance, rule): (&Tolerance, String),
-        rounding: Rounding<'_>,
-    ) -> (Comparison, String) {
-        let comparison = compare(got, want, tolerance, rounding);
-        let states = self.header.tolerance_of(self.original.module().name_of(value)).is_some();
-        if comparison.ok || states || !matches!(tolerance, Tolerance::Relative(relative) if *relative > 0.0) {
-            return (comparison, rule);
-        }
-        let Some(moved) = self.moved().and_then(|moved| moved.get(&value)) else { return (comparison, rule) };
-        let beyond = Cell::new(0);
-        let allows = |index: usize, got: f64, want: f64| {
-            beyond.set(beyond.get() + usize::from(moved.is_beyond(index)));
-            moved.allows(index, got, want)
-        };
-        let with_moved = compare_or(got, want, tolerance, rounding, &allows);
-        let rule = match (beyond.get(), with_moved.mismatches < comparison.mismatches) {
-            (0, false) => return (comparison, rule),
-            (0, true) => format!("{rule}, or the effect of contraction"),
-            (count, _) => {
-                format!(
-                    "{rule}, or the effect of contraction ({count} outside the range that its rules assume)"
-                )
-            }
-        };
-        (with_moved, rule)
-    }
-
-    /// Bounds the change that contraction makes to values of the original; `None` without contraction, or without
-    /// interpreted values.
-    fn moved(&self) -> Option<&HashMap<Value, Moved>> {
-        if !self.contracted.contains(&true) {
-            return None;
-        }
-        let values = self.interpreted().ok()?;
-        let is_contracted = |op: Op| self.contracted[op.index()];
-        Some(self.moved.get_or_init(|| moved(self.original, values, &is_contracted)))
-    }
-
-    /// Returns the rounding that may legitimately differ. `unrounded` returns the operand of a conversion.
-    fn rounding<'r>(
-        &self,
-        value: Value,
-        tolerance: &Tolerance,
-        unrounded: &'r dyn Fn() -> Option<Tensor>,
-    ) -> Rounding<'r> {
-        match self.precisions[value.index()] {
-            Precision::Exact => Rounding::Same,
-            _ if *tolerance == Tolerance::Relative(0.0) => Rounding::Same,
-            Precision::Inexact { .. } if self.converted_operand(value).is_some() => {
-                Rounding::Converted(unrounded)
-            }
-            Precision::Inexact { .. } => Rounding::OneStep,
-        }
-    }
-
-    fn report(
-        &self,
-        (name, segment): (&str, Option<usize>),
-        against: &str,
-        want: &dyn Wanted,
-        (tolerance, rule): &(Tolerance, String),
-        source: &'static str,
-        comparison: Comparison,
-    ) -> OutputReport {
-        let (relative, may_differ) = match tolerance {
-            Tolerance::Relative(relative) => (Some(*relative), None),
-            Tolerance::Each(each) => {
-                let (bound, magnitude) = (largest(each), largest(&want.values()));
-                (Some(if bound == 0.0 { 0.0 } else { bound / magnitude }), None)
-            }
-            Tolerance::Count(count) => (None, Some(*count)),
-        };
-        OutputReport {
-            name: name.to_owned(),
-            segment,
-            rule: rule.clone(),
-            expected: against.to_owned(),
-            source,
-            elements: want.count(),
-            max_abs_err: comparison.max_abs_err,
-            max_rel_err: comparison.max_rel_err,
-            tolerance: relative,
-            may_differ,
-            mismatches: comparison.mismatches,
-            moved_roundings: comparison.moved_roundings,
-            moved_max_abs_err: comparison.moved_max_abs_err,
-            worst: comparison.worst.map(|worst| WorstReport {
-                index: worst.index,
-                got: worst.got.to_string(),
-                want: worst.want.to_string(),
-            }),
-            error: None,
-            loose: false,
-            unbounded: comparison.unbounded,
-            ok: comparison.ok,
-        }
-    }
-
-    /// Returns a value of the original and its source: the run, or the interpreter if the value was rewritten
-    /// away or fused away inside a kernel segment.
-    fn computed(&self, value: Value) -> Result<(&Tensor, &'static str), Error> {
-        if let Some(ran) = self.normalized.value(value)
-            && !self.is_fused_away(ran)
-            && let Some(tensor) = self.run.value(ran)
-        {
-            return Ok((tensor, "run"));
-        }
-        Ok((&self.interpreted()?[value.index()], "interpreter"))
-    }
-
-    /// Returns `got` with the expected elements in rows that no group uses; `None` if the value has no such rows.
-    fn defined(&self, value: Value, got: &Tensor, want: &dyn Wanted) -> Option<Tensor> {
-        let counts = self.counts[value.index()]?;
-        let module = self.original.module();
-        let counts = match module.inputs.iter().position(|input| *input == counts) {
-            Some(position) => self.bound.inputs[position],
-            None => self.computed(counts).ok()?.0,
-        };
-        without_unused_rows(got, want, counts)
-    }
-
-    fn is_fused_away(&self, value: Value) -> bool {
-        let Some(op) = self.program.module().defining_op(value) else { return false };
-        let segment = &self.partition.segments[self.partition.decisions[op.index()].segment];
-        segment.plan().is_some() && !segment.outputs.contains(&value)
-    }
-
-    /// Returns the operand if a conversion defines the value.
-    fn converted_operand(&self, value: Value) -> Option<Value> {
-        let module = self.original.module();
-        let operation = &module.ops[module.defining_op(value)?];
-        (operation.kind == OpKind::Convert).then(|| operation.operands[0])
-    }
-
     fn interpreted(&self) -> Result<&[Tensor], NotInterpreted> {
         let evaluate = || interpreted(self.original, self.bound);
         self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
     }
-
-    /// Returns [`Comparer::stored_as`], or adds a report to `outputs` if the tensor does not fit the value.
-    fn fitting(
-        &self,
-        value: Value,
-        stored: &RawTensor,
-        layout: Option<ScaleLayout>,
-        name: &str,
-        outputs: &mut Vec<OutputReport>,
-    ) -> Result<Option<Want>, Error> {
-        match self.stored_as(value, stored, layout, name) {
-            Ok(want) => Ok(Some(want)),
-            Err(error @ Error::Expected { .. }) => {
-                let value = self.original.module().name_of(value);
-                outputs.push(OutputReport::unfit(value, name, error.message()));
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Converts a stored tensor to the type of a value. A value of an arithmetic type may be stored in another
-    /// one. Scales have the stated layout, else that of the value, else the linear one if only that fits.
-    fn stored_as(
-        &self,
-        value: Value,
-        stored: &RawTensor,
-        layout: Option<ScaleLayout>,
-        name: &str,
-    ) -> Result<Want, Error> {
-        let module = self.original.module();
-        let ty = module.ty(value);
-        let dims = bind::concrete_dims(ty, &self.bound.symbols).ok_or_else(|| {
-            Error::Missing(format!("the shape of %{} is not determined in this run", module.name_of(value)))
-        })?;
-        let layouts = match (ty.layout, layout) {
-            (None, _) => vec![None],
-            (Some(_), Some(stated)) => vec![Some(stated)],
-            (Some(own), None) => vec![Some(own), Some(ScaleLayout::Linear)],
-        };
-        if let Some(values) = stored.as_f64().filter(|_| ty.element.is_arithmetic() && stored.dims == dims) {
-            return Ok(Want::F64 { dims, values });
-        }
-        let as_stored = || stored.as_stored().filter(|t| t.dims() == dims && t.element().is_arithmetic());
-        for layout in layouts {
-            match stored.as_type(ty.element, &dims, layout) {
-                Ok(tensor) => return Ok(Want::Tensor(tensor)),
-                Err(TensorDataError::Tensor(TensorError::Memory { bytes, .. })) => {
-                    return Err(Error::Memory { what: format!("`{name}`"), bytes });
-                }
-                Err(_) => {}
-            }
-        }
-        as_stored().filter(|_| ty.element.is_arithmetic()).map(Want::Tensor).ok_or_else(|| Error::Expected {
-            tensor: name.to_owned(),
-            found: format!("{} of shape {:?}", stored.dtype, stored.dims),
-            value: module.name_of(value).to_owned(),
-            expected: format!("{} of shape {dims:?}", ty.element),
-        })
-    }
-}
-
-/// The expected values of the data.
-enum Want {
-    Tensor(Tensor),
-    F64 { dims: Vec<usize>, values: Vec<f64> },
-}
-
-impl Want {
-    fn as_wanted(&self) -> &dyn Wanted {
-        match self {
-            Want::Tensor(tensor) => tensor,
-            Want::F64 { values, .. } => values,
-        }
-    }
-
-    /// Rounds values in f64 to the type of the value if its bits must be equal, since no result has more digits.
-    fn for_tolerance(self, tolerance: &Tolerance, element: ElementType) -> Result<Want, Error> {
-        match self {
-            Want::F64 { dims, values } if *tolerance == Tolerance::Relative(0.0) => {
-                let what = || "the rounded expectation".to_owned();
-                let rounded = Tensor::from_f64(element, dims, None, &values);
-                let memory = |_| Error::Memory { what: what(), bytes: std::mem::size_of_val(&values[..]) };
-                rounded.map(Want::Tensor).map_err(memory)
-            }
-            want => Ok(want),
-        }
-    }
-}
-
-/// Fails if memory does not suffice to compare a value with `want`: both in f64, the codes of both, and the
-/// unrounded operand.
-fn check_room_to_compare(name: &str, want: &dyn Wanted) -> Result<(), Error> {
-    const EACH: usize = 40;
-    let no_memory = |NoMemory { bytes }| Error::Memory { what: format!("the comparison of %{name}"), bytes };
-    check_memory(want.count().saturating_mul(EACH)).map_err(no_memory)
-}
-
-/// Interprets every value of a program. The original and the normalized program have the same inputs and symbols.
-fn interpreted(program: &Program, bound: &Bound<'_>) -> Result<Vec<Tensor>, NotInterpreted> {
-    let ops: Vec<Op> = program.module().ops.keys().collect();
-    check_work(program, bound, &ops)?;
-    interpret(program, bound).map_err(NotInterpreted::Failed)
-}
-
-/// The reason why interpreted values are missing. It is kept so that each comparison can report it.
-#[derive(Clone)]
-pub(crate) enum NotInterpreted {
-    TooMuchWork { op: String },
-    Failed(InterpretError),
-}
-
-impl From<NotInterpreted> for Error {
-    fn from(reason: NotInterpreted) -> Error {
-        match reason {
-            NotInterpreted::TooMuchWork { op } => Error::TooMuchWork { op },
-            NotInterpreted::Failed(error) => Error::Interpret(error),
-        }
-    }
-}
-
-/// Refuses work for which the interpreter, which is simple and slow, would take too long.
-pub(crate) fn check_work(program: &Program, bound: &Bound<'_>, ops: &[Op]) -> Result<(), NotInterpreted> {
-    let module = program.module();
-    let extent = |dim: &Dim| dim.evaluate(&bound.symbols).map_or(f64::INFINITY, |extent| extent as f64);
-    let elements = |value: Value| module.ty(value).shape.iter().map(extent).product::<f64>();
-    let mut products = 0.0;
-    for &op in ops {
-        let operation = &module.ops[op];
-        let depth = match operation.kind {
-            OpKind::Mma | OpKind::ScaledMma(_) | OpKind::GroupedScaledMma(_) => {
-                module.ty(operation.operands[0]).shape.last().map_or(1.0, extent)
-            }
-            _ => 1.0,
-        };
-        let largest =
-            operation.operands.iter().chain(&operation.results).map(|v| elements(*v)).fold(0.0, f64::max);
-        products += operation.results.iter().map(|result| elements(*result) * depth).sum::<f64>();
-        if largest > MOST_ELEMENTS || products > MOST_PRODUCTS {
-            return Err(NotInterpreted::TooMuchWork { op: module.op_label(op) });
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

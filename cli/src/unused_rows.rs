@@ -5,72 +5,74 @@ use fourfold_ir::{Bound, Entity, OpKind, Program, Tensor, Value};
 
 use crate::compare::Wanted;
 
-/// Returns, by value, the rows of each group that are defined: the counts of the `masked_scaled_mma` that the value follows
-/// from row by row. `None` for a value whose elements are all defined.
-pub(crate) fn counts_of_values(program: &Program) -> Vec<Option<Value>> {
+/// Returns, by value, the counts of each `masked_scaled_mma` that the value follows from row by row. A row of a group is
+/// defined if it is below all counts of that group. Empty for a value whose elements are all defined.
+pub(crate) fn counts_of_values(program: &Program) -> Vec<Vec<Value>> {
     let module = program.module();
-    let mut counts: Vec<Option<Value>> = vec![None; module.values.len()];
+    let mut counts: Vec<Vec<Value>> = vec![Vec::new(); module.values.len()];
+    let matrices = |value: Value| module.ty(value).shape.get(..2).map(<[_]>::to_vec);
     for operation in module.ops.values() {
-        let of_operand = |operand: &Value| counts[operand.index()].map(|counts| (*operand, counts));
-        let found = match operation.kind {
-            OpKind::GroupedScaledMma(mma) if mma.masked => {
-                operation.operands.get(mma.positional().len() - 1).map(|counts| (None, *counts))
-            }
-            OpKind::Unary(_)
-            | OpKind::Binary(_)
-            | OpKind::Clamp { .. }
-            | OpKind::Compare(_)
-            | OpKind::Select
-            | OpKind::Convert
-            | OpKind::Slice { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Softmax { .. }
-            | OpKind::LayerNorm { .. }
-            | OpKind::SwizzleScales
-            | OpKind::BlockQuantize { .. }
-            | OpKind::BlockDequantize { .. } => {
-                let mut found = operation.operands.iter().filter_map(of_operand);
-                found.next().map(|(operand, counts)| (Some(operand), counts))
-            }
-            _ => None,
-        };
-        let Some((operand, of_groups)) = found else { continue };
         for result in &operation.results {
-            let matrices = |value: Value| module.ty(value).shape.get(..2).map(<[_]>::to_vec);
-            if operand.is_none_or(|operand| matrices(operand) == matrices(*result)) {
-                counts[result.index()] = Some(of_groups);
-            }
+            let mut found = match operation.kind {
+                OpKind::GroupedScaledMma(mma) if mma.masked => {
+                    operation.operands.get(mma.positional().len() - 1).copied().into_iter().collect()
+                }
+                OpKind::Unary(_)
+                | OpKind::Binary(_)
+                | OpKind::Clamp { .. }
+                | OpKind::Compare(_)
+                | OpKind::Select
+                | OpKind::Convert
+                | OpKind::Slice { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Softmax { .. }
+                | OpKind::LayerNorm { .. }
+                | OpKind::SwizzleScales
+                | OpKind::BlockQuantize { .. }
+                | OpKind::BlockDequantize { .. } => {
+                    let by_rows = |operand: &&Value| matrices(**operand) == matrices(*result);
+                    let operands = operation.operands.iter().filter(by_rows);
+                    operands.flat_map(|operand| counts[operand.index()].iter().copied()).collect()
+                }
+                _ => Vec::new(),
+            };
+            found.sort_unstable();
+            found.dedup();
+            counts[result.index()] = found;
         }
     }
     counts
 }
 
-/// Returns the tensor of an input, or of a value that a run kept.
+/// Returns the tensors of values that are inputs, or that a run kept.
 pub(crate) fn held<'a>(
     program: &Program,
     bound: &'a Bound<'_>,
     run: &'a Run,
-    value: Value,
-) -> Option<&'a Tensor> {
-    match program.module().inputs.iter().position(|input| *input == value) {
+    values: &[Value],
+) -> Vec<&'a Tensor> {
+    let tensor = |value: &Value| match program.module().inputs.iter().position(|input| input == value) {
         Some(position) => bound.inputs.get(position).copied(),
-        None => run.value(value),
-    }
+        None => run.value(*value),
+    };
+    values.iter().filter_map(tensor).collect()
 }
 
-/// Returns `got` with the expected elements in the rows of each matrix beyond its count; `None` if there are none.
-pub(crate) fn without_unused_rows(got: &Tensor, want: &dyn Wanted, counts: &Tensor) -> Option<Tensor> {
+/// Returns `got` with the expected elements in the rows of each matrix beyond one of its counts; `None` if there are none.
+pub(crate) fn without_unused_rows(got: &Tensor, want: &dyn Wanted, counts: &[&Tensor]) -> Option<Tensor> {
     let &[groups, rows, ref inner @ ..] = got.dims() else { return None };
-    let counts = counts.to_f64();
     let width = got.element().storage_bits().div_ceil(8) * inner.iter().product::<usize>();
     let (mut codes, wanted) = (got.to_codes(), want.codes(got));
-    if counts.len() != groups || codes.len() != wanted.len() || codes.len() != groups * rows * width {
+    let fits = counts.iter().all(|counts| counts.dims() == [groups]);
+    if counts.is_empty() || !fits || codes.len() != wanted.len() || codes.len() != groups * rows * width {
         return None;
     }
-    for (group, count) in counts.into_iter().enumerate() {
-        let used = (count.max(0.0) as usize).min(rows);
-        let unused = (group * rows + used) * width..(group + 1) * rows * width;
-        codes[unused.clone()].copy_from_slice(&wanted[unused]);
+    for counts in counts {
+        for (group, count) in counts.to_f64().into_iter().enumerate() {
+            let used = (count.max(0.0) as usize).min(rows);
+            let unused = (group * rows + used) * width..(group + 1) * rows * width;
+            codes[unused.clone()].copy_from_slice(&wanted[unused]);
+        }
     }
     Tensor::from_codes(got.element(), got.dims().to_vec(), got.layout(), codes).ok()
 }
@@ -85,7 +87,8 @@ mod tests {
     fn values_that_follow_row_by_row_have_the_counts_of_their_product() {
         let text = "fir 1
 func @main(%x: tensor<[3, M, 32], bf16>, %w: tensor<[3, 64, 32], f4E2M1FN>,
-    %sw: tensor<[3, 64, 2], f8E4M3FN, linear>, %n: tensor<[3], i32>, %g: tensor<[], f32>, %ids: tensor<[5], i32>) {
+    %sw: tensor<[3, 64, 2], f8E4M3FN, linear>, %n: tensor<[3], i32>, %m: tensor<[3], i32>, %g: tensor<[], f32>,
+    %ids: tensor<[5], i32>) {
   %d = masked_scaled_mma %x, %w, %sw, %n {block = 16} : tensor<[3, M, 64], f32>
   %y = add %g, %d : tensor<[3, M, 64], f32>
   %half = slice %y {axes = [2], ends = [64], starts = [32]} : tensor<[3, M, 32], f32>
@@ -94,18 +97,23 @@ func @main(%x: tensor<[3, M, 32], bf16>, %w: tensor<[3, 64, 32], f4E2M1FN>,
   %flat = reshape %y : tensor<[3*M, 64], f32>
   %some = gather %flat, %ids {axis = 0} : tensor<[5, 64], f32>
   %z = neg %g : tensor<[], f32>
-  return %q, %s, %amax, %some, %z
+  %e = masked_scaled_mma %x, %w, %sw, %m {block = 16} : tensor<[3, M, 64], f32>
+  %both = mul %e, %y : tensor<[3, M, 64], f32>
+  return %q, %s, %amax, %some, %z, %both
 }";
         let program = fourfold_ir::load(text).expect("a program").0;
         let named = |name: &str| program.facts().value_named(name).expect("a value");
         let counts = counts_of_values(&program);
-        let has = |name: &str| counts[named(name).index()].map(|counts| program.module().name_of(counts));
+        let has = |name: &str| -> Vec<&str> {
+            counts[named(name).index()].iter().map(|counts| program.module().name_of(*counts)).collect()
+        };
         for name in ["d", "y", "half", "q", "s"] {
-            assert_eq!(has(name), Some("n"), "{name}");
+            assert_eq!(has(name), ["n"], "{name}");
         }
         for name in ["x", "amax", "flat", "some", "z", "n"] {
-            assert_eq!(has(name), None, "{name}");
+            assert!(has(name).is_empty(), "{name}");
         }
+        assert_eq!((has("e"), has("both")), (vec!["m"], vec!["n", "m"]));
     }
 
     #[test]
@@ -116,16 +124,20 @@ func @main(%x: tensor<[3, M, 32], bf16>, %w: tensor<[3, 64, 32], f4E2M1FN>,
         let got = of(&[1.0, 2.0, f64::NAN, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, f64::INFINITY]);
         let want = of(&[0.0; 12]);
         let counts = |values: &[f64]| Tensor::from_f64(ElementType::I32, vec![2], None, values).expect("two");
-        let patched = without_unused_rows(&got, &want, &counts(&[1.0, 2.0])).expect("matrices");
+        let patched = without_unused_rows(&got, &want, &[&counts(&[1.0, 2.0])]).expect("matrices");
         assert_eq!(patched.to_f64(), [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 7.0, 8.0, 9.0, 10.0, 0.0, 0.0]);
-        let all = without_unused_rows(&got, &want, &counts(&[3.0, 3.0])).expect("matrices");
+        let both = [&counts(&[1.0, 3.0]), &counts(&[2.0, 2.0])];
+        let patched = without_unused_rows(&got, &want, &both).expect("matrices");
+        assert_eq!(patched.to_f64(), [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 7.0, 8.0, 9.0, 10.0, 0.0, 0.0]);
+        assert!(without_unused_rows(&got, &want, &[]).is_none());
+        let all = without_unused_rows(&got, &want, &[&counts(&[3.0, 3.0])]).expect("matrices");
         assert_eq!(all.bytes(), got.bytes());
         let codes = |first: u8| {
             let codes = (0..20).map(|index| first + index).collect();
             Tensor::from_codes(ElementType::F8E4M3FN, vec![2, 2, 5], Some(ScaleLayout::Blocked), codes)
         };
         let (got, want) = (codes(0).expect("scales"), codes(50).expect("scales"));
-        let patched = without_unused_rows(&got, &want, &counts(&[2.0, 1.0])).expect("matrices").to_codes();
+        let patched = without_unused_rows(&got, &want, &[&counts(&[2.0, 1.0])]).expect("matrices").to_codes();
         assert_eq!((&patched[..15], patched[15]), (&got.to_codes()[..15], 65));
     }
 }

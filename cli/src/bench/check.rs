@@ -70,10 +70,8 @@ impl Comparison<'_> {
             let (dims, layout) = (kept.dims().to_vec(), kept.layout());
             let tensor = Tensor::new(kept.element(), dims, layout, bytes.clone());
             let tensor = tensor.map_err(|error| failed(module, *value, error))?;
-            let counts = counts[value.index()]
-                .and_then(|counts| held(self.planned.program(), self.bound, self.run, counts));
-            let defined = counts.and_then(|counts| without_unused_rows(&tensor, kept, counts));
-            let tensor = defined.unwrap_or(tensor);
+            let counts = held(self.planned.program(), self.bound, self.run, &counts[value.index()]);
+            let tensor = without_unused_rows(&tensor, kept, &counts).unwrap_or(tensor);
             let wrong = kept.bytes().iter().zip(tensor.bytes()).filter(|(kept, last)| kept != last).count();
             if wrong > 0 && self.is_reproducible() {
                 checked.mismatches += wrong;

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use fourfold_executor::{DataFile, RawTensor};
 use fourfold_ir::{Entity, Op, OpKind, ScaleLayout, Tensor, Value, interpret_op};
 
-use super::{Comparer, Expectation, Want, check_room_to_compare};
+use super::one::check_room_to_compare;
+use super::want::Want;
+use super::{Comparer, Expectation};
 use crate::compare::{Rounding, Tolerance, Wanted, compare};
 use crate::error::Error;
 use crate::report::OutputReport;

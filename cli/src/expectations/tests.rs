@@ -3,7 +3,7 @@
 use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
 use fourfold_executor::RunOptions;
 use fourfold_ir::sample::{self, Recipe};
-use fourfold_ir::{ElementType, UnaryKind, text, verify};
+use fourfold_ir::{ElementType, OpKind, ScaleLayout, UnaryKind, bind, interpret, text, verify};
 
 use super::*;
 

@@ -57,7 +57,7 @@ impl KernelRun<'_> {
         let counts = self.run.operand(groups.offsets)?;
         for value in self.plan.written() {
             let want = self.run.take(values, value)?;
-            let patched = without_unused_rows(self.run.got(got, value)?, &want, counts);
+            let patched = without_unused_rows(self.run.got(got, value)?, &want, &[counts]);
             defined.extend(patched.map(|patched| (value, patched)));
         }
         Ok(defined)

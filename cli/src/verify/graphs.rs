@@ -71,12 +71,10 @@ pub(super) fn graph_rows(
                     ..VerifyRow::note(&candidate.name, &described, "")
                 });
             }
-            let counts = counts[value.index()].and_then(|counts| held(program, &bound, &run, counts));
-            let defined = counts.and_then(|counts| {
-                let (dims, layout) = (want.dims().to_vec(), want.layout());
-                let found = Tensor::new(want.element(), dims, layout, found.to_vec()).ok()?;
-                without_unused_rows(&found, want, counts)
-            });
+            let counts = held(program, &bound, &run, &counts[value.index()]);
+            let (dims, layout) = (want.dims().to_vec(), want.layout());
+            let tensor = Tensor::new(want.element(), dims, layout, found.to_vec()).ok();
+            let defined = tensor.and_then(|found| without_unused_rows(&found, want, &counts));
             compare(&mut rows[place], want, defined.as_ref().map_or(found, Tensor::bytes), seed);
         }
     }

@@ -127,6 +127,28 @@ impl Api {
         }
     }
 
+    /// The keys of the session options that begin with `prefix`, without it.
+    ///
+    /// # Safety
+    /// The options are live.
+    pub unsafe fn session_keys(
+        self,
+        options: *const OrtSessionOptions,
+        prefix: &str,
+    ) -> Result<Vec<String>, ProviderError> {
+        let (mut pairs, mut keys, mut values, mut count) = (ptr::null_mut(), ptr::null(), ptr::null(), 0);
+        // SAFETY: the caller vouches for the options.
+        unsafe { call!(self, GetSessionOptionsConfigEntries(options, &raw mut pairs))? };
+        // SAFETY: the pairs live until they are released. Their keys are copied before that.
+        unsafe {
+            (self.ort.GetKeyValuePairs)(pairs, &raw mut keys, &raw mut values, &raw mut count);
+            let keys = (0..count).map(|place| text(*keys.add(place)));
+            let found = keys.filter_map(|key| key.strip_prefix(prefix).map(str::to_owned)).collect();
+            (self.ort.ReleaseKeyValuePairs)(pairs);
+            Ok(found)
+        }
+    }
+
     /// The name of a value.
     ///
     /// # Safety

@@ -14,6 +14,9 @@ pub enum ProviderError {
     /// A provider option has an unusable value.
     #[error("the provider option `{name}` is `{value}`; expected {expected}")]
     Option { name: &'static str, value: String, expected: &'static str },
+    /// No provider option has this name.
+    #[error("no provider option is named `{name}`; the options are {}", .known.join(", "))]
+    UnknownOption { name: String, known: &'static [&'static str] },
     /// Nodes that the provider has claimed have no program.
     #[error("{node}: {message}")]
     Region { node: String, message: String },

@@ -14,6 +14,11 @@ pub const NAME: &CStr = c"FourfoldExecutionProvider";
 /// ONNX Runtime's prefix of the provider's options: `ep.`, the lower-case name, and a point.
 const PREFIX: &str = "ep.fourfoldexecutionprovider.";
 
+/// The options of the provider.
+const KEYS: &[&str] = &["device", "target"];
+/// The option of tests that makes calls panic.
+const PANIC: &str = "panic_in_compute";
+
 /// The options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -47,6 +52,13 @@ impl Options {
         // SAFETY: the caller vouches for the options.
         let get = |key: &str| unsafe { api.session_option(session, key) };
         let own = |key: &str| get(&format!("{PREFIX}{key}"));
+        // SAFETY: as above.
+        for name in unsafe { api.session_keys(session, PREFIX)? } {
+            let is_of_tests = cfg!(feature = "slow") && name == PANIC;
+            if !is_of_tests && !KEYS.contains(&name.as_str()) {
+                return Err(ProviderError::UnknownOption { name, known: KEYS });
+            }
+        }
         let device = match own("device")? {
             None => DeviceChoice::First,
             Some(value) => value.parse().map_err(|_| ProviderError::Option {
@@ -64,7 +76,7 @@ impl Options {
             false => None,
         };
         let context_path = get("ep.context_file_path")?.filter(|path| !path.is_empty()).map(PathBuf::from);
-        let panic_in_compute = cfg!(feature = "slow") && is(own("panic_in_compute")?);
+        let panic_in_compute = cfg!(feature = "slow") && is(own(PANIC)?);
         Ok(Options { target: own("target")?, device, context, context_path, panic_in_compute })
     }
 }

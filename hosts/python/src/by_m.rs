@@ -9,9 +9,9 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use fourfold::codegen::select::{ActivationTables, Activations, Quantized};
 use fourfold::executor::device::discover;
 
-use crate::arguments::{float, number, out_dtype};
 use crate::error::Error;
 use crate::module::Operand;
+use crate::product::{extents, float, number, out_dtype};
 use crate::programs::{Form, Forms, ScaledMmByM};
 use crate::run::call;
 use crate::shim::{Element, Place, Tensor};
@@ -43,7 +43,7 @@ pub extern "C" fn fourfold_torch_choices() -> *const c_char {
 }
 
 /// The target of a GPU.
-fn target(ordinal: i32) -> Result<&'static str, Error> {
+pub fn target_of_gpu(ordinal: i32) -> Result<&'static str, Error> {
     static TARGETS: LazyLock<Mutex<HashMap<i32, &'static str>>> = LazyLock::new(Default::default);
     let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(target) = targets.get(&ordinal) {
@@ -60,7 +60,7 @@ fn target(ordinal: i32) -> Result<&'static str, Error> {
 /// The measured forms of a weight, quantized apart. On the host, a quantization saves nothing.
 fn measured(place: Place, n: usize, k: usize) -> Result<Forms, Error> {
     let Place::Cuda(ordinal) = place else { return Ok(Forms { first: Form::W4A16, ends: Vec::new() }) };
-    let target = target(ordinal)?;
+    let target = target_of_gpu(ordinal)?;
     let choices = ActivationTables::measured().choices(target, n as u64, k as u64, Quantized::Apart);
     let form = |activations| match activations {
         Activations::W4A16 => Form::W4A16,
@@ -91,12 +91,9 @@ fn forms(first: &str, ends: &[i64], place: Place, n: usize, k: usize) -> Result<
     }
 }
 
-fn extents(tensor: &Tensor, name: &str) -> Result<[usize; 2], Error> {
-    let sizes = tensor.sizes()?;
-    match sizes[..] {
-        [rows, columns] => Ok([rows, columns].map(|size| usize::try_from(size).unwrap_or(0))),
-        _ => Err(Error::argument(format!("{name} has the shape {sizes:?}; expected two axes"))),
-    }
+fn matrix(tensor: &Tensor, name: &str) -> Result<[usize; 2], Error> {
+    let sizes = extents(tensor, name, 2..=2)?;
+    Ok([sizes[0], sizes[1]])
 }
 
 /// The op.
@@ -111,7 +108,7 @@ pub fn scaled_mm_by_m(mut arguments: Arguments) -> Result<Results, Error> {
         Element::Float16 | Element::BFloat16 => float(&a, "a")?,
         other => return Err(Error::argument(format!("a is {other:?}; expected float16 or bfloat16"))),
     };
-    let ([m, k], [n, stored]) = (extents(&a, "a")?, extents(&b, "b")?);
+    let ([m, k], [n, stored]) = (matrix(&a, "a")?, matrix(&b, "b")?);
     if stored * 2 != k || !k.is_multiple_of(16) {
         return Err(Error::argument(format!(
             "a has the shape [{m}, {k}] and b [{n}, {stored}]; expected [M, K] and [N, K/2], with K a multiple of 16"

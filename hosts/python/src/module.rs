@@ -1,6 +1,7 @@
 //! Programs, compiled once for each place, and the tensors of their calls.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
@@ -9,6 +10,7 @@ use fourfold::ir::{self, ElementType, Program, ScaleLayout, SymbolValues, Tensor
 use fourfold_capi::abi::{
     self, Api, BackendCreateArgs, CompileArgs, OptionEntry, Str, SymbolExtent, VERSION,
 };
+use tempfile::NamedTempFile;
 
 use crate::error::{Error, check};
 use crate::shim::{Element, Place, Tensor};
@@ -44,22 +46,36 @@ unsafe impl Send for Backend {}
 // SAFETY: as above.
 unsafe impl Sync for Backend {}
 
-/// A slot for each program and place. Calls of one program wait for its compilation, others do not.
+/// The place of a program's tensors, and the dispatch tables that select its kernels, if they are not the default.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Setting {
+    /// The place.
+    pub place: Place,
+    /// The text of the tables.
+    pub dispatch: Option<Arc<str>>,
+}
+
+/// A slot for each program and setting. Calls of one program wait for its compilation, others do not.
 type Slot = Arc<OnceLock<Result<Arc<Module>, String>>>;
 
-static BACKENDS: LazyLock<Mutex<HashMap<Place, Arc<Backend>>>> = LazyLock::new(Default::default);
-static MODULES: LazyLock<Mutex<HashMap<(Place, String), Slot>>> = LazyLock::new(Default::default);
+static BACKENDS: LazyLock<Mutex<HashMap<Setting, Arc<Backend>>>> = LazyLock::new(Default::default);
+static MODULES: LazyLock<Mutex<HashMap<(Setting, String), Slot>>> = LazyLock::new(Default::default);
 
-fn backend(place: Place) -> Result<Arc<Backend>, Error> {
+fn backend(setting: &Setting) -> Result<Arc<Backend>, Error> {
     let mut backends = BACKENDS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(backend) = backends.get(&place) {
+    if let Some(backend) = backends.get(setting) {
         return Ok(Arc::clone(backend));
     }
-    let device = match place {
+    let device = match setting.place {
         Place::Host => "none".to_owned(),
         Place::Cuda(index) => index.to_string(),
     };
-    let options = [OptionEntry { key: Str::of("device"), value: Str::of(&device) }];
+    let mut options = vec![OptionEntry { key: Str::of("device"), value: Str::of(&device) }];
+    let file = setting.dispatch.as_deref().map(temporary).transpose()?;
+    let path = file.as_ref().map(|file| file.path().to_string_lossy());
+    if let Some(path) = &path {
+        options.push(OptionEntry { key: Str::of("dispatch"), value: Str::of(path) });
+    }
     let mut args = BackendCreateArgs {
         struct_size: size_of::<BackendCreateArgs>(),
         ext: ptr::null_mut(),
@@ -72,37 +88,44 @@ fn backend(place: Place) -> Result<Arc<Backend>, Error> {
     // SAFETY: the struct and what it points to are live.
     unsafe { check(api(), (api().backend_create)(&raw mut args))? };
     let backend = Arc::new(Backend(args.backend));
-    backends.insert(place, Arc::clone(&backend));
+    backends.insert(setting.clone(), Arc::clone(&backend));
     Ok(backend)
 }
 
+/// A text in a file that lives as long as the result.
+fn temporary(text: &str) -> Result<NamedTempFile, Error> {
+    let write = || {
+        let mut file = tempfile::Builder::new().prefix("fourfold-").suffix(".toml").tempfile()?;
+        file.write_all(text.as_bytes())?;
+        Ok(file)
+    };
+    write()
+        .map_err(|error: std::io::Error| Error::argument(format!("cannot write a temporary file: {error}")))
+}
+
 /// The compiled form of a program. The first call of a program compiles it.
-pub fn module(text: &str, place: Place) -> Result<Arc<Module>, Error> {
+pub fn module(text: &str, setting: &Setting) -> Result<Arc<Module>, Error> {
+    let key = (setting.clone(), text.to_owned());
     let slot = {
         let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = modules.get(&(place, text.to_owned())) {
-            Arc::clone(slot)
-        } else {
-            let slot = Slot::default();
-            modules.insert((place, text.to_owned()), Arc::clone(&slot));
-            slot
-        }
+        Arc::clone(modules.entry(key.clone()).or_default())
     };
-    let compiled = slot.get_or_init(|| compile(text, place).map(Arc::new).map_err(|error| error.to_string()));
+    let compiled =
+        slot.get_or_init(|| compile(text, setting).map(Arc::new).map_err(|error| error.to_string()));
     match compiled {
         Ok(module) => Ok(Arc::clone(module)),
         Err(message) => {
             let message = message.clone();
             // A failure may be temporary, such as a full disk.
-            MODULES.lock().unwrap_or_else(PoisonError::into_inner).remove(&(place, text.to_owned()));
+            MODULES.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             Err(Error::Argument(message))
         }
     }
 }
 
-fn compile(text: &str, place: Place) -> Result<Module, Error> {
+fn compile(text: &str, setting: &Setting) -> Result<Module, Error> {
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let backend = backend(place)?;
+    let backend = backend(setting)?;
     let mut args = CompileArgs {
         struct_size: size_of::<CompileArgs>(),
         ext: ptr::null_mut(),
@@ -117,7 +140,7 @@ fn compile(text: &str, place: Place) -> Result<Module, Error> {
     let (program, _) =
         ir::load(text).map_err(|_| Error::Bug("a compiled program does not parse".to_owned()))?;
     let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    Ok(Module { program, handle: args.module, place, id })
+    Ok(Module { program, handle: args.module, place: setting.place, id })
 }
 
 /// A tensor for an input of a program.

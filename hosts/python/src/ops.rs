@@ -1,13 +1,14 @@
 //! The ops: each checks its arguments, writes a program and runs it.
 
-use crate::arguments::{extents, float, formats, number, out_dtype};
 pub use crate::by_m::scaled_mm_by_m;
 use crate::error::Error;
 pub use crate::grouped::grouped_mm;
+pub use crate::kernels::scaled_mm_kernel;
 use crate::module::Operand;
-use crate::programs::{self, Alpha, Format, Left, Quantized, ScaledMm};
+use crate::product::{ProductOptions, Tensors, extents, float, number, out_dtype, product};
+use crate::programs::{self, Format, Quantized};
 use crate::run::call;
-use crate::shim::{Element, Tensor};
+use crate::shim::Tensor;
 use crate::stack::{Arguments, Results};
 
 type Outcome = Result<Results, Error>;
@@ -18,129 +19,10 @@ pub fn segment(mut arguments: Arguments) -> Outcome {
     Ok(Results::List(call(&text, tensors.into_iter().map(Operand::new).collect())?))
 }
 
-/// One float32 number, or one for each of N columns.
-fn alpha(tensor: Tensor, n: usize) -> Result<(Operand, Alpha), Error> {
-    let sizes = tensor.sizes()?;
-    if n == 1 || sizes.len() != 1 || usize::try_from(sizes[0]) != Ok(n) {
-        return Ok((number(tensor, "alpha")?, Alpha::Number));
-    }
-    if tensor.element()? != Element::Float32 {
-        return Err(Error::argument(format!("alpha must be one float32 number, or {n} of them")));
-    }
-    Ok((Operand::new(tensor), Alpha::Columns))
-}
-
-/// The operands of a product, and its program.
-struct Product {
-    operands: Vec<Operand>,
-    program: ScaledMm,
-}
-
-/// The tensors of a product.
-struct Tensors {
-    a: Tensor,
-    sfa: Option<Tensor>,
-    b: Tensor,
-    sfb: Tensor,
-    alpha: Option<Tensor>,
-    bias: Option<Tensor>,
-}
-
-impl Tensors {
-    fn take(arguments: &mut Arguments) -> Result<Tensors, Error> {
-        Ok(Tensors {
-            a: arguments.tensor()?,
-            sfa: arguments.optional()?,
-            b: arguments.tensor()?,
-            sfb: arguments.tensor()?,
-            alpha: arguments.optional()?,
-            bias: arguments.optional()?,
-        })
-    }
-}
-
-/// The extents of A and B, and K.
-fn multiplied(
-    a: &Tensor,
-    left: Left,
-    b: &Tensor,
-    format: Format,
-) -> Result<(Vec<usize>, Vec<usize>, usize), Error> {
-    let (a_extents, b_extents) = (extents(a, "a", 2..=3)?, extents(b, "b", 2..=3)?);
-    let (a_rank, b_rank) = (a_extents.len(), b_extents.len());
-    let packed = match left {
-        Left::Blocks { format, .. } => format.packed,
-        Left::Dense(_) => 1,
-    };
-    let k = a_extents[a_rank - 1] * packed;
-    let is_batch = b_rank <= a_rank && (b_rank == 2 || a_extents[0] == b_extents[0]);
-    if b_extents[b_rank - 1] * format.packed != k || !is_batch {
-        let stored = |packed| if packed == 2 { "K/2" } else { "K" };
-        return Err(Error::argument(format!(
-            "a has the shape {a_extents:?} and b {b_extents:?}; expected [M, {}] and [N, {}], with a batch in front of \
-             a or of both",
-            stored(packed),
-            stored(format.packed)
-        )));
-    }
-    if !k.is_multiple_of(format.block) {
-        return Err(Error::argument(format!("K is {k}, no multiple of the block, {}", format.block)));
-    }
-    Ok((a_extents, b_extents, k))
-}
-
-/// Takes the options that both products have, and checks the extents.
-fn product(tensors: Tensors, arguments: &mut Arguments) -> Result<Product, Error> {
-    let Tensors { a, sfa, b, sfb, alpha: factor, bias } = tensors;
-    let name = arguments.text()?;
-    let (swizzled_a, swizzled_b) = (arguments.switch()?, arguments.switch()?);
-    let (left, format) = formats(&a, sfa.is_some(), &name, swizzled_a)?;
-    let (activation, out) = (arguments.text()?, out_dtype(arguments.dtype()?)?);
-    let (a_extents, b_extents, k) = multiplied(&a, left, &b, format)?;
-    let (a_rank, b_rank) = (a_extents.len(), b_extents.len());
-    let n = b_extents[b_rank - 2];
-    let scales = |extents: &[usize], tensor: Tensor| {
-        let mut dims = extents.to_vec();
-        dims[extents.len() - 1] = k / format.block;
-        Operand::shaped(tensor, dims)
-    };
-    let mut operands = vec![Operand::new(a)];
-    operands.extend(sfa.map(|sfa| scales(&a_extents, sfa)));
-    operands.extend([Operand::new(b), scales(&b_extents, sfb)]);
-    let mut kind = Alpha::Absent;
-    if let Some(tensor) = factor {
-        let (operand, found) = alpha(tensor, n)?;
-        operands.push(operand);
-        kind = found;
-    }
-    let bias_type = bias.as_ref().map(|bias| float(bias, "bias")).transpose()?;
-    if let Some(bias) = bias {
-        operands.push(Operand::new(bias));
-    }
-    let batch: Vec<String> = a_extents[..a_rank - 2].iter().map(ToString::to_string).collect();
-    let mut leading = batch.clone();
-    leading.push("M".to_owned());
-    let batch = if b_rank == 3 { batch } else { Vec::new() };
-    let program = ScaledMm {
-        a: left,
-        format,
-        leading,
-        batch,
-        n,
-        k,
-        swizzled_b,
-        alpha: kind,
-        bias: bias_type,
-        activation,
-        out,
-    };
-    Ok(Product { operands, program })
-}
-
 /// `scaled_mm`: a block-scaled product with alpha, bias and activation.
 pub fn scaled_mm(mut arguments: Arguments) -> Outcome {
     let tensors = Tensors::take(&mut arguments)?;
-    let product = product(tensors, &mut arguments)?;
+    let product = product(tensors, ProductOptions::take(&mut arguments)?)?;
     Ok(Results::Tensors(call(&product.program.program(None)?, product.operands)?))
 }
 
@@ -148,7 +30,7 @@ pub fn scaled_mm(mut arguments: Arguments) -> Outcome {
 pub fn scaled_mm_quantized(mut arguments: Arguments) -> Outcome {
     let tensors = Tensors::take(&mut arguments)?;
     let scale = arguments.optional()?;
-    let mut product = product(tensors, &mut arguments)?;
+    let mut product = product(tensors, ProductOptions::take(&mut arguments)?)?;
     let quantized = Quantized {
         format: Format::named(&arguments.text()?)?,
         swizzled: arguments.switch()?,

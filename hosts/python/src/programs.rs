@@ -278,6 +278,13 @@ impl ScaledMm {
         (sfa, sfb)
     }
 
+    /// Makes the rows of A a number, so that the program serves this number only.
+    pub fn state_rows(&mut self, m: usize) {
+        if let Some(rows) = self.leading.last_mut() {
+            *rows = m.to_string();
+        }
+    }
+
     /// The text. Inputs: a, sfa, b, sfb, alpha, bias, g, without those that are absent.
     pub fn program(&self, quantized: Option<&Quantized>) -> Result<String, Error> {
         let mut writer = Writer::default();

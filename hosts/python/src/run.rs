@@ -2,21 +2,31 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::Arc;
 
 use fourfold::ir::Value;
 use fourfold_capi::abi::{DEVICE_CPU, DataType, ExecuteArgs, TensorDevice, TensorView};
 
 use crate::device;
 use crate::error::{Error, check};
-use crate::module::{Extents, Module, Operand, api, module, storage, storage_dims};
+use crate::module::{Extents, Module, Operand, Setting, api, module, storage, storage_dims};
 use crate::shim::{Place, Tensor};
 
 /// Runs a program, and returns its outputs. Tensors on the host run on the fallback. Tensors on a GPU run there or not
 /// at all.
 pub fn call(text: &str, operands: Vec<Operand>) -> Result<Vec<Tensor>, Error> {
+    call_with(text, operands, None)
+}
+
+/// Runs a program whose kernels a file of dispatch tables selects.
+pub fn call_with(
+    text: &str,
+    operands: Vec<Operand>,
+    dispatch: Option<Arc<str>>,
+) -> Result<Vec<Tensor>, Error> {
     let first = operands.first().ok_or_else(|| Error::argument("a program needs at least one input"))?;
     let place = first.tensor.place()?;
-    let compiled = module(text, place)?;
+    let compiled = module(text, &Setting { place, dispatch })?;
     let operands = operands
         .into_iter()
         .map(|operand| Ok(Operand { tensor: operand.tensor.contiguous()?, dims: operand.dims }))

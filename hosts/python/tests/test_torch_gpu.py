@@ -491,3 +491,22 @@ def test_a_choice_is_captured_with_its_m():
                 x.copy_(fresh)
                 graph.replay()
                 assert torch.equal(y, wanted), m
+
+
+def test_manifest_kernels(tmp_path):
+    manifest = tmp_path / "kernels.toml"
+    tiles = '["1", "16", "64x128", "128x64", "128x128"]'
+    manifest.write_text(f'schema = 1\n[[sweep]]\ngenerator = "scaled_mma.sm90"\ntargets = ["sm_90a"]\n'
+                        f'product = {{ tile = {tiles} }}\n'
+                        '[[sweep]]\ngenerator = "scaled_mma.sm120"\ntargets = ["sm_120a"]\n')
+    kernels = ff.kernels(manifest)
+    alpha = torch.tensor([0.5])
+    for name, op in kernels.items():
+        m = 1 if name.endswith("_1_auto") else 13
+        given = [*operands(m), alpha]
+        if name.startswith("sm_120a"):
+            with pytest.raises(RuntimeError, match="is for sm_120a, and GPU 0 is sm_90a"):
+                op(*[tensor.cuda() for tensor in given])
+        else:
+            assert torch.equal(op(*[tensor.cuda() for tensor in given]).cpu(), op(*given)), name
+    assert len(kernels) == 6

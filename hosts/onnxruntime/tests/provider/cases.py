@@ -182,6 +182,7 @@ def near_misses():
     assert session(model(16, 2, 0)).run(None, {"x": x})[0].shape == (3, 32)
     fails(lambda: session(model(16, 2, 0x21)), "DequantizeLinear")
     fails(lambda: session(model(16, 2), options={"device": "first"}), "`device`", "first", "number of a GPU")
+    fails(lambda: session(model(16, 2), options={"devices": "0"}), "`devices`", "the options are device, target")
     fails(lambda: session(model(16, 2), options={"target": "sm_1"}), "sm_1", "sm_120a")
 
 

@@ -19,7 +19,7 @@ import torch
 from ._ops import choices, ops
 
 __all__ = [
-    "copy_transpose", "dequantize", "grouped_mm", "inductor_pass", "quantize", "quantize_", "reduce", "report",
+    "copy_transpose", "dequantize", "grouped_mm", "inductor_pass", "kernels", "quantize", "quantize_", "reduce", "report",
     "scaled_mm", "segment", "softmax",
 ]
 _FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
@@ -185,6 +185,18 @@ def report(model=None, **options):
     from .experts import report_of
 
     return report_of(model, options)
+
+
+def kernels(manifest):
+    """Registers an op for each kernel of a tuning manifest, a TOML file. Returns the ops by name.
+
+    An op takes (a, sfa, b, sfb, alpha=None), as `scaled_mm` does, with swizzled scales and equally many axes of a and b.
+    It always uses its kernel, or fails. `sfa` is None for a kernel with a 16-bit a. The attribute `skipped` has the reason
+    for each kernel that is no op, for example because it breaks a rule of its generator.
+    """
+    from ._kernels import kernels as register
+
+    return register(manifest)
 
 
 def inductor_pass(**options):
