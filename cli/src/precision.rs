@@ -103,7 +103,8 @@ pub(crate) fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) ->
         None => true,
         Some(op) => {
             let operation = &module.ops[op];
-            operation.kind == OpKind::SwizzleScales && module.defining_op(operation.operands[0]).is_none()
+            matches!(operation.kind, OpKind::SwizzleScales | OpKind::GroupScales)
+                && module.defining_op(operation.operands[0]).is_none()
         }
     };
     let (Some(matmul), Some(operands)) = (program.facts().matmul(op), module.scaled_mma_operands(op)) else {

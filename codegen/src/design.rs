@@ -71,14 +71,6 @@ impl Design {
         }
     }
 
-    /// True if each group of rows has a matrix of A of its own, of which it uses the first rows.
-    pub fn is_masked(&self) -> bool {
-        match self {
-            Design::Cutlass(configuration) => configuration.masked,
-            Design::Hopper(configuration) => configuration.masked,
-        }
-    }
-
     /// The CUTLASS configuration; `None` for another backend.
     pub fn cutlass(&self) -> Option<&Configuration> {
         match self {

@@ -5,12 +5,21 @@
 pub struct Groups {
     /// True if alpha has a value for each group.
     pub has_alphas: bool,
+    /// True if each group has a matrix of A of its own, of which it uses the first rows (`masked_scaled_mma`).
+    pub masked: bool,
+    /// True if scales of A are blocked, with whole tiles of 128 rows for each group. Otherwise they are linear.
+    pub padded: bool,
 }
 
 impl Groups {
-    /// The word of a signature. `masked` is true if each group has a matrix of A of its own.
-    pub(crate) fn signature(self, masked: bool) -> &'static str {
-        match (masked, self.has_alphas) {
+    /// The groups of a plan.
+    pub(crate) fn of(groups: &fourfold_scheduler::Groups) -> Groups {
+        Groups { has_alphas: groups.has_alphas, masked: groups.masked, padded: groups.padded.is_some() }
+    }
+
+    /// The word of a signature.
+    pub(crate) fn signature(self) -> &'static str {
+        match (self.masked, self.has_alphas) {
             (false, false) => "grouped",
             (false, true) => "grouped_alpha",
             (true, false) => "masked",

@@ -160,7 +160,8 @@ impl ScaledMmaSpec {
     /// The signature: a description of operands and outputs, such as `nvfp4 alpha c=bf16 beta row=f16
     /// matrix=bf16 d=bf16`.
     ///
-    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows, `pair` if the epilogue pairs columns,
+    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows, `padded` if scales of A have whole tiles for
+    /// each group, `pair` if the epilogue pairs columns,
     /// `alpha`, C and `beta` if present, the epilogue's operands in order, and the outputs in order. An output is one of:
     /// - a value, `d=bf16`
     /// - codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the operand position of the per-tensor scale, or
@@ -174,16 +175,21 @@ impl ScaledMmaSpec {
         let format =
             self.configuration.block_format().map_or("mixed".to_owned(), |format| format.to_string());
         let mut parts = vec![format];
-        let masked = self.configuration.is_masked();
-        parts.extend(self.configuration.groups().map(|groups| groups.signature(masked).to_owned()));
+        parts.extend(self.configuration.groups().map(|groups| groups.signature().to_owned()));
+        parts.extend(self.has_padded_scales().then(|| "padded".to_owned()));
         parts.extend(self.epilogue.signature());
         parts.join(" ")
+    }
+
+    /// Returns whether scales of A have whole tiles for each group of rows.
+    fn has_padded_scales(&self) -> bool {
+        self.configuration.groups().is_some_and(|groups| groups.padded)
     }
 
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its
     /// padded scales except a 16-bit A, C, the operands of the epilogue, the outputs. With groups of rows, B is
     /// `[E, N, K]`, scales of A are linear, and the ends of the groups follow those of B: `offsets`, or the rows of each group
-    /// in its matrix of A.
+    /// in its matrix of A. Scales of A with whole tiles for each group have P rows, and `sfa_ends` follows `offsets`.
     pub fn interface(&self) -> Interface {
         let ScaledMmaSpec { target, configuration, epilogue } = self;
         let [a, b] = configuration.operand_elements();
@@ -202,6 +208,7 @@ impl ScaledMmaSpec {
         ]);
         let offsets = || Role { alignment: 4, ..Role::tensor("offsets", ElementType::I32, &["E"]) };
         operands.extend(groups.map(|_| offsets()));
+        operands.extend(self.has_padded_scales().then(|| Role { name: "sfa_ends".to_owned(), ..offsets() }));
         let has_alphas = epilogue.alpha && groups.is_some_and(|groups| groups.has_alphas);
         let alphas = || Role { alignment: 4, ..Role::tensor("alphas", ElementType::F32, &["E"]) };
         operands.extend(has_alphas.then(alphas));
@@ -214,6 +221,7 @@ impl ScaledMmaSpec {
         let mut extents = vec!["L", "M", "N", "K"];
         extents.extend(epilogue.pair.then_some(columns));
         extents.extend(groups.map(|_| "E"));
+        extents.extend(self.has_padded_scales().then_some("P"));
         Interface { extents, operands, scalars, outputs: outputs::roles(epilogue) }
     }
 }

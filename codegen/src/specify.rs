@@ -92,11 +92,10 @@ fn specify_scaled_mma(
     let table = tables.and_then(|tables| tables.find(target.name, plan.format));
     if target.name == hopper::TARGET {
         let only_values = epilogue.only_values();
-        let groups = plan.groups.as_ref().map(|it| (Groups { has_alphas: it.has_alphas }, it));
         let (configuration, why) = match table {
-            _ if let Some((groups, it)) = groups => {
-                let count = it.count.as_fixed();
-                select::hopper::choose_of_groups(plan.format, groups, it.masked, extents, count)?
+            _ if let Some(groups) = &plan.groups => {
+                let count = groups.count.as_fixed();
+                select::hopper::choose_of_groups(plan.format, Groups::of(groups), extents, count)?
             }
             Some(table) => select::hopper::choose_by(table, plan.format, extents, only_values, cutlass)?,
             None => select::hopper::choose(plan.format, extents, only_values)?,
@@ -105,9 +104,8 @@ fn specify_scaled_mma(
     }
     let family = defaults::family(target.name)?;
     if let Some(groups) = &plan.groups {
-        let masked = groups.masked;
-        let groups = Groups { has_alphas: groups.has_alphas };
-        let (configuration, why) = select::cutlass::choose_of_groups(family, plan.format, groups, masked)?;
+        let (configuration, why) =
+            select::cutlass::choose_of_groups(family, plan.format, Groups::of(groups))?;
         let configuration = fit(configuration, &epilogue).into();
         return Some((ScaledMmaSpec { target, configuration, epilogue }, why));
     }

@@ -69,6 +69,11 @@
 //! It keeps every byte: as a number a byte has a sign, as a scale its bit 7 is ignored.
 //! `slice`, `concat` and `gather` move linear scales as they move other tensors.
 //!
+//! `group_scales` of linear scales `[T, K/V]`, `i32` ends `[E]` and sfa_ends `[E]` gives blocked scales `[P, K/V]`, in which
+//! each group of rows begins with a tile of 128 rows. With 0 before the first of either, row `ends[e-1] + i` of group e
+//! becomes row `sfa_ends[e-1] + i`. Every other row is zero. Each sfa_end is a multiple of 128, at least the end of the
+//! group's own rows, and at most P. Another one is an error of the run.
+//!
 //! # Movement
 //!
 //! `reshape`, `transpose`, `broadcast`, `slice`, `concat`, `gather` and `pad` copy elements bit for bit:
@@ -100,6 +105,9 @@
 //! - `group_rows` of `i32` ids gives the positions of ids in row-major order, sorted stably by id; the position divided by
 //!   the last extent, which is the row; and for each group g the number of ids up to g. An id outside 0 <= id < `groups`
 //!   is an error of the run.
+//! - `padded_ends` of `i32` ends gives the ends of the same groups after each is padded to a multiple of `multiple` rows:
+//!   with 0 before the first end, the difference of two ends is rounded up. An end below the one before it, or a sum
+//!   beyond `i32`, is an error of the run.
 //! - `scatter_add` adds row i of x to row `indices[i]` of the result, by ascending i. Each addition rounds to f32; the first
 //!   addend is the sum so far, and 0 is the sum of none. The sum rounds once more, to the result type.
 //!
@@ -126,7 +134,7 @@
 //! does. `i32` offsets `[E]` are the ends of the groups: group e has the rows from `offsets[e-1]` (0 for the first) to
 //! before `offsets[e]`. A row at or after the last end has no group, and its result is 0. An offset below the one before
 //! it, below 0 or above T is an error of the run; a kernel takes the nearest allowed one instead. alpha is one number, or
-//! one for each group.
+//! one for each group. sfa is linear `[T, K/V]`; or, with the operand sfa_ends, blocked `[P, K/V]` as `group_scales` gives it.
 //!
 //! `masked_scaled_mma` is the same product for groups that have a matrix of A each: A `[E, M, K]`, result `[E, M, N]`. `i32`
 //! counts `[E]` replace offsets: group e has the first `counts[e]` rows of its matrix. A has anything in the other rows, and

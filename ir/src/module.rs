@@ -80,6 +80,8 @@ pub struct ScaledMmaOperands {
     pub offsets: Option<Value>,
     /// The factor of the product: an f32 scalar, or one for each group.
     pub alpha: Option<Value>,
+    /// The end of each group in sfa, `[E]`, if sfa has whole tiles for each group.
+    pub sfa_ends: Option<Value>,
     /// The addend, `[.., M, N]`.
     pub c: Option<Value>,
     /// The factor of c: an f32 scalar.
@@ -142,12 +144,12 @@ impl Module {
     /// of operands.
     pub fn scaled_mma_operands(&self, op: Op) -> Option<ScaledMmaOperands> {
         let operation = self.ops.get(op)?;
-        let (count, weight_only, grouped, [alpha, c, beta]) = match operation.kind {
+        let (count, weight_only, grouped, [alpha, sfa_ends, c, beta]) = match operation.kind {
             OpKind::ScaledMma(mma) => {
-                (mma.operand_count(), mma.weight_only, false, [mma.alpha, mma.c, mma.beta])
+                (mma.operand_count(), mma.weight_only, false, [mma.alpha, false, mma.c, mma.beta])
             }
             OpKind::GroupedScaledMma(mma) => {
-                (mma.operand_count(), mma.weight_only, true, [mma.alpha, false, false])
+                (mma.operand_count(), mma.weight_only, true, [mma.alpha, mma.sfa_ends, false, false])
             }
             _ => return None,
         };
@@ -163,6 +165,7 @@ impl Module {
             sfb: take(true)?,
             offsets: take(grouped),
             alpha: take(alpha),
+            sfa_ends: take(sfa_ends),
             c: take(c),
             beta: take(beta),
         })

@@ -16,12 +16,15 @@ pub enum OpKind {
     ScaledMma(ScaledMma),
     /// Block-scaled multiplication of groups of rows with a matrix each: operands a `[T, K]`, sfa, b `[E, N, K]`, sfb and
     /// offsets (`i32`, `[E]`), the end of each group, then `alpha` if present. A 16-bit a has no sfa. The masked form has a
-    /// `[E, M, K]` and counts instead: the rows that each group has in its matrix.
+    /// `[E, M, K]` and counts instead: the rows that each group has in its matrix. `sfa_ends` follows if present.
     GroupedScaledMma(GroupedScaledMma),
     /// Plain matrix multiplication of K-major operands: a `[.., M, K]`, b `[.., N, K]`, result `[.., M, N]`.
     Mma,
     /// Converts scales to the layout of the result type.
     SwizzleScales,
+    /// Lays out the scales of groups of rows, each padded to whole tiles. Operands: scales (linear, `[T, K/V]`), ends
+    /// (`i32`, `[E]`) of the groups there, and sfa_ends, those in the result (blocked, `[P, K/V]`).
+    GroupScales,
     /// Quantizes along the last axis. Operands: v and, for NVFP4, the per-tensor scale g. Results: codes, scales.
     BlockQuantize {
         /// Elements per scale: 16 or 32.
@@ -101,6 +104,11 @@ pub enum OpKind {
         /// The number of groups. Ids are at least 0 and below it.
         groups: u32,
     },
+    /// The ends of groups of rows (`i32`, `[E]`) if each group is padded to whole multiples. Operand: their ends.
+    PaddedEnds {
+        /// The number of which the rows of each group become a multiple.
+        multiple: u32,
+    },
     /// Adds rows of x to rows of the result. Operands: x, indices (`i32`) of rows of the result. Sums are f32, in ascending
     /// order of the rows of x. A row without addends is 0.
     ScatterAdd,
@@ -173,6 +181,9 @@ pub struct GroupedScaledMma {
     pub alpha: bool,
     /// True for `masked_scaled_mma`: A has a matrix for each group, and counts replace offsets.
     pub masked: bool,
+    /// True if the operand `sfa_ends` is present: the end of each group in sfa, which is blocked and has whole tiles for
+    /// each group.
+    pub sfa_ends: bool,
 }
 
 impl GroupedScaledMma {
@@ -188,7 +199,7 @@ impl GroupedScaledMma {
 
     /// The number of operands.
     pub fn operand_count(self) -> usize {
-        self.positional().len() + usize::from(self.alpha)
+        self.positional().len() + usize::from(self.alpha) + usize::from(self.sfa_ends)
     }
 }
 
@@ -469,12 +480,13 @@ pub enum AttributeError {
 impl OpKind {
     /// The mnemonics of all ops.
     pub fn mnemonics() -> impl Iterator<Item = &'static str> {
-        const OTHERS: [&str; 27] = [
+        const OTHERS: [&str; 29] = [
             "scaled_mma",
             "grouped_scaled_mma",
             "masked_scaled_mma",
             "mma",
             "swizzle_scales",
+            "group_scales",
             "block_quantize",
             "block_dequantize",
             "convert",
@@ -491,6 +503,7 @@ impl OpKind {
             "gather",
             "top_k",
             "group_rows",
+            "padded_ends",
             "scatter_add",
             "pad",
             "reduce",
@@ -517,6 +530,7 @@ impl OpKind {
             OpKind::GroupedScaledMma(_) => "grouped_scaled_mma",
             OpKind::Mma => "mma",
             OpKind::SwizzleScales => "swizzle_scales",
+            OpKind::GroupScales => "group_scales",
             OpKind::BlockQuantize { .. } => "block_quantize",
             OpKind::BlockDequantize { .. } => "block_dequantize",
             OpKind::Convert => "convert",
@@ -536,6 +550,7 @@ impl OpKind {
             OpKind::Gather { .. } => "gather",
             OpKind::TopK { .. } => "top_k",
             OpKind::GroupRows { .. } => "group_rows",
+            OpKind::PaddedEnds { .. } => "padded_ends",
             OpKind::ScatterAdd => "scatter_add",
             OpKind::Pad { .. } => "pad",
             OpKind::Reduce { .. } => "reduce",
@@ -572,6 +587,7 @@ impl OpKind {
             OpKind::Choose { axis, ends } => vec![("axis", whole(*axis)), ("ends", list(ends))],
             OpKind::TopK { k } => vec![("k", whole(*k))],
             OpKind::GroupRows { groups } => vec![("groups", whole(*groups))],
+            OpKind::PaddedEnds { multiple } => vec![("multiple", whole(*multiple))],
             OpKind::Pad { amounts, value } => pad_attributes(amounts, *value),
             OpKind::Reduce { kind, axes, keep_dims } => {
                 let mut attributes = vec![("axes", list(axes))];
@@ -589,6 +605,7 @@ impl OpKind {
             }
             OpKind::Mma
             | OpKind::SwizzleScales
+            | OpKind::GroupScales
             | OpKind::Convert
             | OpKind::Bitcast
             | OpKind::Unary(_)
@@ -608,7 +625,10 @@ impl OpKind {
                 .into_iter()
                 .filter_map(|(present, name)| present.then_some(name))
                 .collect(),
-            OpKind::GroupedScaledMma(mma) if mma.alpha => vec!["alpha"],
+            OpKind::GroupedScaledMma(mma) => [(mma.alpha, "alpha"), (mma.sfa_ends, "sfa_ends")]
+                .into_iter()
+                .filter_map(|(present, name)| present.then_some(name))
+                .collect(),
             _ => Vec::new(),
         }
     }
@@ -641,9 +661,11 @@ impl OpKind {
                 weight_only: positional == 4,
                 alpha: named.take("alpha"),
                 masked: mnemonic == "masked_scaled_mma",
+                sfa_ends: named.take("sfa_ends"),
             }),
             "mma" => OpKind::Mma,
             "swizzle_scales" => OpKind::SwizzleScales,
+            "group_scales" => OpKind::GroupScales,
             "block_quantize" => OpKind::BlockQuantize {
                 block: reader.whole("block")?,
                 scale_rounding: reader.optional_word(
@@ -670,6 +692,7 @@ impl OpKind {
             "gather" => OpKind::Gather { axis: reader.whole("axis")? },
             "top_k" => OpKind::TopK { k: reader.whole("k")? },
             "group_rows" => OpKind::GroupRows { groups: reader.whole("groups")? },
+            "padded_ends" => OpKind::PaddedEnds { multiple: reader.whole("multiple")? },
             "scatter_add" => OpKind::ScatterAdd,
             "pad" => OpKind::Pad { amounts: reader.amounts()?, value: reader.number("value")? },
             "reduce" => OpKind::Reduce {

@@ -116,6 +116,8 @@ pub struct Matmul {
     pub groups: Option<Dim>,
     /// True for a `masked_scaled_mma`. M then counts the rows of the matrices of all groups.
     pub masked: bool,
+    /// P, the rows of sfa if it has whole tiles for each group.
+    pub padded_rows: Option<Dim>,
     /// The format of operands and scales.
     pub format: BlockFormat,
     /// The layout of A's scales; `None` for a 16-bit A, which has none.

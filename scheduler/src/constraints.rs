@@ -50,7 +50,7 @@ pub fn violated(constraints: &[Constraint], symbols: &SymbolValues) -> Option<Re
 
 /// A reduction stores single f32 elements, so 4-byte alignment is enough.
 const REDUCTION_ALIGNMENT: u32 = 4;
-/// Offsets and alphas of groups are read one by one.
+/// Offsets, ends and alphas of groups are read one by one.
 const WORD_ALIGNMENT: u32 = 4;
 
 /// The constraints of a kernel that reads `read` in its epilogue and writes `outputs`. Conditions that hold
@@ -177,7 +177,14 @@ fn alignments(
         .into_iter()
         .flatten()
         .chain(operands.c.into_iter().chain(vectors).map(|value| (value, wide)))
-        .chain(operands.offsets.into_iter().chain(alphas).map(|value| (value, WORD_ALIGNMENT)));
+        .chain(
+            operands
+                .offsets
+                .into_iter()
+                .chain(operands.sfa_ends)
+                .chain(alphas)
+                .map(|value| (value, WORD_ALIGNMENT)),
+        );
     let written = outputs.iter().flat_map(|output| match output.kind {
         OutputKind::Value { value } => vec![(value, wide)],
         OutputKind::Quantized { codes, scales, .. } => vec![(codes, wide), (scales, wide)],

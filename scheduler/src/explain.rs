@@ -76,14 +76,14 @@ pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obst
     }
     let reads = match check_legal(program, root, op, inside) {
         Ok(reads) => reads,
+        Err(Illegal::Grouped) if producer.is_faster_alone => return faster_alone(&label),
         Err(illegal) => return explain_illegal(program, op, producer, illegal),
     };
     if let Some(obstacle) = unwritable(module, op, root) {
         return obstacle;
     }
     if producer.is_faster_alone {
-        let what = format!("the target quantizes faster in a kernel of its own than in that of {label}");
-        return Obstacle::new(Rank::Limit, ReasonCode::FasterAlone, what);
+        return faster_alone(&label);
     }
     let late = |value: Value| {
         let name = module.name_of(value);
@@ -111,6 +111,12 @@ pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obst
         "it was trimmed from the kernel of {label} with ops that exceed its limits; expected fewer ops"
     );
     Obstacle::new(Rank::Limit, ReasonCode::EpilogueLimit, what)
+}
+
+/// The target quantizes faster in a kernel of its own than in that of this op.
+fn faster_alone(label: &str) -> Obstacle {
+    let what = format!("the target quantizes faster in a kernel of its own than in that of {label}");
+    Obstacle::new(Rank::Limit, ReasonCode::FasterAlone, what)
 }
 
 fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: Illegal) -> Obstacle {

@@ -50,8 +50,8 @@ pub(crate) struct TypeEnvironment {
     pub(crate) leaves: Vec<Type>,
     /// The element type of the `scaled_mma`.
     pub(crate) accumulator: ElementType,
-    /// True if rows of A are in groups, so that its scales are linear.
-    pub(crate) grouped: bool,
+    /// True if rows of A are in groups without whole tiles of scales, which are linear.
+    pub(crate) has_linear_sfa: bool,
     /// The element types of outputs whose multiple of N this region's N can satisfy.
     pub(crate) writable: Vec<ElementType>,
     /// The element types of matrix operands whose multiple of N this region's N can satisfy.

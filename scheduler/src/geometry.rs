@@ -43,6 +43,7 @@ pub(crate) fn extent_limits(matmul: &Matmul, capability: &FormatCapability) -> V
         vec![("L", batch.clone(), most.min(max_matrices)), ("M", m.clone(), most)]
     };
     limits.extend([("N", n.clone(), most.min(max_columns)), ("K", k.clone(), most)]);
+    limits.extend(matmul.padded_rows.iter().map(|rows| ("P", rows.clone(), most)));
     limits
         .extend(matmul.groups.iter().map(|groups| ("E", groups.clone(), capability.max_groups.unwrap_or(0))));
     limits
@@ -90,10 +91,10 @@ pub(crate) fn max_tile_count(matmul: &Matmul, capability: &FormatCapability) -> 
     all_rows.checked_mul(of_extent(columns.as_fixed(), tile_columns)?)
 }
 
-/// The operands with blocked scales. Each entry has a name, the number of scale matrices, the rows of one,
+/// The operands with blocked scales, and A with its padded rows if groups have whole tiles. Each entry has a name, the number of scale matrices, the rows of one,
 /// and K.
 pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
-    let Matmul { batch, m, n, k, .. } = matmul;
+    let Matmul { batch, m, n, k, padded_rows, .. } = matmul;
     let one = Dim::fixed(1);
     let a = if matmul.sfa_layout.is_none() {
         None
@@ -108,8 +109,9 @@ pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
         None if matmul.b_batched => batch.clone(),
         None => one,
     };
+    let padded = padded_rows.as_ref().map(|rows| [Dim::fixed(1), rows.clone(), k.clone()]);
     let b = [b_matrices, n.clone(), k.clone()];
-    a.map(|a| ("A", a)).into_iter().chain([("B", b)]).collect()
+    a.into_iter().chain(padded).map(|a| ("A", a)).chain([("B", b)]).collect()
 }
 
 /// Bytes of blocked scales for this many matrices, rows and K; `None` beyond 64 bits or for an unknown

@@ -9,7 +9,7 @@ use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
 use crate::pair::Pair;
 use crate::plan::{
-    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, OutputKind,
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, OutputKind, PaddedScales,
     PairedColumns, ScaledMmaPlan,
 };
 use crate::properties::splat;
@@ -70,7 +70,9 @@ pub(crate) fn build_plan(
         b_batched: matmul.b_batched,
         groups: operands.offsets.zip(matmul.groups.clone()).map(|(offsets, count)| {
             let has_alphas = operands.alpha.is_some_and(|alpha| !module.ty(alpha).is_scalar());
-            Groups { offsets, masked: matmul.masked, count, has_alphas }
+            let padded = operands.sfa_ends.zip(matmul.padded_rows.clone());
+            let padded = padded.map(|(ends, rows)| PaddedScales { ends, rows });
+            Groups { offsets, masked: matmul.masked, count, padded, has_alphas }
         }),
         a: operands.a,
         sfa: operands.sfa,

@@ -35,11 +35,12 @@ impl<'a> Root<'a> {
         self.pair.map_or(&self.matmul.n, |pair| pair.columns)
     }
 
-    /// Returns whether the epilogue quantizes pairs of columns faster than a kernel of its own.
+    /// Returns whether the epilogue quantizes pairs of columns faster than a kernel of its own. Those of groups write values
+    /// only.
     pub(crate) fn quantizes_pairs(&self) -> bool {
         let (Some(_), Some(rules)) = (self.pair, self.capability.pairs) else { return false };
         let is_small = |m: &Dim| m.as_fixed().is_some_and(|m| m <= rules.max_quantized_m);
-        self.matmul.batch.as_fixed() == Some(1) && is_small(&self.matmul.m)
+        self.matmul.groups.is_none() && self.matmul.batch.as_fixed() == Some(1) && is_small(&self.matmul.m)
     }
 
     /// The extents of D in one launch: matrices, rows and columns; `None` beyond 64 bits.
@@ -110,10 +111,11 @@ pub(crate) fn accept<'a>(
         return reject(ReasonCode::GroupedUnsupported, what);
     }
     let of_a = operands.sfa.zip(matmul.sfa_layout).map(|(scales, layout)| ("A", scales, layout));
-    // The rows of a group begin anywhere, so a grouped A has linear scales.
-    let is_grouped = matmul.groups.is_some();
+    // The rows of a group begin anywhere, so a grouped A has linear scales, or whole tiles for each group.
+    let is_padded = operands.sfa_ends.is_some() && capability.has_padded;
+    let is_linear = matmul.groups.is_some() && !is_padded;
     for (role, scales, layout) in of_a.into_iter().chain([("B", operands.sfb, matmul.sfb_layout)]) {
-        let expected = if is_grouped && role == "A" { ScaleLayout::Linear } else { ScaleLayout::Blocked };
+        let expected = if is_linear && role == "A" { ScaleLayout::Linear } else { ScaleLayout::Blocked };
         if layout != expected {
             let name = module.name_of(scales);
             let what = format!("%{name}, the scales of {role}, are {layout}; expected {expected}");

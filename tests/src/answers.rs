@@ -20,13 +20,18 @@ struct Problem {
     k: i64,
     /// The groups of rows, if the kernel has them.
     e: Option<i64>,
+    /// The rows of scales with whole tiles for each group, if the kernel reads these.
+    p: Option<i64>,
 }
 
 impl Problem {
     fn extents(self) -> Extents {
         match self.e {
             None => Extents::of_product(self.l, self.m, self.n, self.k),
-            Some(e) => Extents::new(&[self.l, self.m, self.n, self.k, e]),
+            Some(e) => {
+                let extents = [self.l, self.m, self.n, self.k, e, self.p.unwrap_or(0)];
+                Extents::new(&extents[..5 + usize::from(self.p.is_some())])
+            }
         }
     }
 
@@ -51,6 +56,7 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
     let block = format.block as usize;
     // A 16-bit A has no scales.
     let is_grouped = spec.configuration.groups().is_some();
+    let is_padded = is_padded(spec);
     let (sfa, sfb) = if format.is_weight_only() { (None, 2) } else { (Some(1), 3) };
     for _ in 0..SHAPES {
         let problem = Problem {
@@ -60,6 +66,7 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
             // At K = 2^28, scales take 2^30 bytes per 128 rows in MXFP4, and 2^31 in NVFP4.
             k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32, 1 << 30, 1 << 28]),
             e: is_grouped.then(|| random.pick(&[1, 1, 3, 8, 8, 33, 512, 513, 0])),
+            p: is_padded.then(|| random.pick(&[0, 1, 128, 384, 1000, 4096, 1 << 20, 1 << 32])),
         };
         let expected = meets_the_rules(spec, &problem);
         let answer = kernel.query(&DEVICE, &problem.extents());
@@ -78,15 +85,19 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
         }
         let columns = problem.k as usize / block;
         let bytes = |rows: i64| numeric::blocked_len(rows as usize, columns);
-        let bytes_a =
-            if is_grouped { problem.m as usize * columns } else { problem.l as usize * bytes(problem.m) };
+        let bytes_a = match problem.p {
+            Some(rows) => bytes(rows),
+            None if is_grouped => problem.m as usize * columns,
+            None => problem.l as usize * bytes(problem.m),
+        };
         assert!(sfa.is_none_or(|sfa| requirements.operands[sfa] as usize == bytes_a), "{problem:?}");
         let bytes_b = problem.matrices() as usize * bytes(problem.n);
         assert_eq!(requirements.operands[sfb] as usize, bytes_b, "{problem:?}");
         // The blocked scales of groups, each of which may end with a part of 128 rows.
         let tiles = match problem.e {
             None => 0,
-            Some(e) if spec.configuration.is_masked() => e * (problem.m / e + 127).div_euclid(128),
+            Some(_) if is_padded => 0,
+            Some(e) if is_masked(spec) => e * (problem.m / e + 127).div_euclid(128),
             Some(e) => problem.m / 128 + problem.m.min(e + 1),
         };
         let scales = (tiles as usize * bytes(128)) as u64;
@@ -122,7 +133,8 @@ pub fn check_grid(spec: &ScaledMmaSpec, kernel: &Kernel) {
     let e = spec.configuration.groups().is_some().then_some(1);
     for ([l, m, n], launches) in problems {
         let extent = |extent: u64| i64::try_from(extent).expect("an extent");
-        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k, e };
+        let p = is_padded(spec).then_some(128);
+        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k, e, p };
         let answer = kernel.grid(&DEVICE, &problem.extents());
         assert_eq!(answer.is_ok(), launches, "{problem:?}: {answer:?} of {name}");
         assert_eq!(kernel.query(&DEVICE, &problem.extents()).is_ok(), launches, "{problem:?} of {name}");
@@ -255,11 +267,21 @@ fn output_bytes(spec: &ScaledMmaSpec, problem: &Problem) -> Vec<u64> {
     bytes.map(|bytes| bytes as u64).collect()
 }
 
+/// Returns true if each group of rows has a matrix of A of its own.
+fn is_masked(spec: &ScaledMmaSpec) -> bool {
+    spec.configuration.groups().is_some_and(|groups| groups.masked)
+}
+
+/// Returns true if scales of A have whole tiles for each group of rows.
+fn is_padded(spec: &ScaledMmaSpec) -> bool {
+    spec.configuration.groups().is_some_and(|groups| groups.padded)
+}
+
 /// Returns true exactly if the plan admits a call with this problem.
 fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     let capabilities = capabilities(spec.target.name).expect("a known target");
     let format = capabilities.format(format(spec)).expect("a format of the target");
-    let extents = [problem.l, problem.m, problem.n, problem.k];
+    let extents = [problem.l, problem.m, problem.n, problem.k, problem.p.unwrap_or(0)];
     if extents.iter().any(|extent| *extent < 0 || format.max_extent < *extent as u64) {
         return false;
     }
@@ -284,7 +306,7 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     if problem.e.is_some_and(|e| e < 1 || format.max_groups.is_none_or(|most| most < e as u64)) {
         return false;
     }
-    if spec.configuration.is_masked() && problem.e.is_some_and(|e| problem.m % e != 0) {
+    if is_masked(spec) && problem.e.is_some_and(|e| problem.m % e != 0) {
         return false;
     }
     let scale_bytes = |rows: i64, matrices: i64| {
@@ -294,7 +316,8 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
             .and_then(|bytes| bytes.checked_mul(matrices as usize))
             .is_some_and(|bytes| bytes as u64 <= format.max_scale_bytes)
     };
-    if !scale_bytes(problem.m, problem.l) || !scale_bytes(problem.n, problem.matrices()) {
+    let of_a = scale_bytes(problem.m, problem.l) && problem.p.is_none_or(|rows| scale_bytes(rows, 1));
+    if !of_a || !scale_bytes(problem.n, problem.matrices()) {
         return false;
     }
     let divides = |extent: i64, of: u64| Dim::fixed(extent as u64).is_multiple_of(of);
@@ -341,10 +364,11 @@ pub fn check_scale_places(spec: &ScaledMmaSpec, kernel: &Kernel) {
     }
     for (m, n, k, l) in [(1, 32, 32, 1), (130, 96, 96, 3), (37, 288, 160, 2), (257, 160, 1056, 1)] {
         let is_grouped = spec.configuration.groups().is_some();
-        let problem = Problem { l: if is_grouped { 1 } else { l }, m, n, k, e: is_grouped.then_some(l) };
+        let (e, p) = (is_grouped.then_some(l), is_padded(spec).then_some(m));
+        let problem = Problem { l: if is_grouped { 1 } else { l }, m, n, k, e, p };
         let operands = [("sfa".to_owned(), m, k), ("sfb".to_owned(), n, k)];
         let operands = operands.map(|(it, rows, extent)| (it, rows, extent, format(spec).block));
-        // The scales of A of groups are linear.
+        // The scales of A of groups are linear, or their places depend on data.
         let operands = operands.into_iter().skip(usize::from(is_grouped));
         let outputs = tensors.iter().map(|(output, block)| (output.clone(), m, n, *block));
         for (operand, rows, extent, block) in operands.chain(outputs) {

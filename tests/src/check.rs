@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::executor;
+use fourfold::executor::fallback::scales_of_rows;
 use fourfold::ir::{
     ElementType, Entity, GroupedScaledMma, Matmul, Module, Op, OpKind, Program, ScaledMma, SymbolValues,
     Tensor, Value, bind, interpret, interpret_op, sample, text, verify,
@@ -284,7 +285,14 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
             let block = attributes.block as usize;
             match *operands {
                 [a, b, sfb, ..] if attributes.weight_only => (a.to_f64(), scaled(b, sfb, block), true, 1.0),
-                [a, sfa, b, sfb, ..] => (scaled(a, sfa, block), scaled(b, sfb, block), true, 1.0),
+                [a, sfa, b, sfb, offsets, ..] => {
+                    let rows = a.dims()[0];
+                    let linear = operands.last().filter(|_| attributes.sfa_ends).map(|sfa_ends| {
+                        scales_of_rows(sfa, rows, [offsets, sfa_ends]).expect("valid ends of groups")
+                    });
+                    let sfa = linear.as_ref().unwrap_or(sfa);
+                    (scaled(a, sfa, block), scaled(b, sfb, block), true, 1.0)
+                }
                 _ => return None,
             }
         }
@@ -343,7 +351,8 @@ impl Groups {
     fn new(kind: &OpKind, operands: &[&Tensor]) -> Option<Groups> {
         let OpKind::GroupedScaledMma(attributes) = kind else { return None };
         let (positional, named) = operands.split_at(attributes.positional().len());
-        let alphas = named.first().map_or(vec![1.0], |alpha| alpha.to_f64());
+        let alpha = if attributes.alpha { named.first() } else { None };
+        let alphas = alpha.map_or(vec![1.0], |alpha| alpha.to_f64());
         let rows = if attributes.masked { positional.first()?.dims().get(1).copied() } else { None };
         Some(Groups { ends: positional.last()?.to_f64(), rows, alphas })
     }

@@ -137,8 +137,8 @@ const GROUP_FORMATS: [BlockFormat; 3] =
 /// Returns the kernel of a target of Blackwell for groups of rows with an alpha each.
 fn of_groups(name: &str, format: BlockFormat) -> Design {
     let family = defaults::family(name).expect("a target of Blackwell");
-    let groups = Groups { has_alphas: true };
-    select::cutlass::choose_of_groups(family, format, groups, false).expect("a kernel").0.into()
+    let groups = Groups { has_alphas: true, masked: false, padded: false };
+    select::cutlass::choose_of_groups(family, format, groups).expect("a kernel").0.into()
 }
 
 /// Returns the formats of a target of Blackwell that have an operand of FP6 or FP8.

@@ -1,6 +1,8 @@
 //! The groups of rows of a `grouped_scaled_mma` or `masked_scaled_mma` in one run.
 
-use fourfold_executor::fallback::{GroupedOperands, grouped_scaled_mma};
+use std::borrow::Cow;
+
+use fourfold_executor::fallback::{GroupedOperands, grouped_scaled_mma, scales_of_rows};
 use fourfold_ir::{ElementType, Tensor, Value};
 
 use super::{Got, KernelRun, Values};
@@ -63,6 +65,20 @@ impl KernelRun<'_> {
         Ok(defined)
     }
 
+    /// Returns the scales of A by row of A: linear ones where groups have whole tiles.
+    pub(super) fn scales_of_a(&self) -> Result<Option<Cow<'_, Tensor>>, Error> {
+        let plan = self.plan;
+        let Some(sfa) = plan.sfa else { return Ok(None) };
+        let sfa = self.run.operand(sfa)?;
+        let Some((groups, padded)) = plan.groups.as_ref().zip(plan.padded()) else {
+            return Ok(Some(Cow::Borrowed(sfa)));
+        };
+        let ends = [self.run.operand(groups.offsets)?, self.run.operand(padded.ends)?];
+        let rows = self.run.operand(plan.a)?.dims().first().copied().unwrap_or(0);
+        let scales = scales_of_rows(sfa, rows, ends);
+        scales.map(|scales| Some(Cow::Owned(scales))).map_err(|source| self.run.failed(plan.root, source))
+    }
+
     /// Returns the product of each row of A with the matrix of its group. Rows of no group give 0.
     pub(super) fn multiply_groups(
         &self,
@@ -72,9 +88,17 @@ impl KernelRun<'_> {
         let plan = self.plan;
         let Some(groups) = &plan.groups else { return Ok(None) };
         let operand = |value: Option<Value>| value.map(|value| self.run.operand(value)).transpose();
-        let sfa = operand(plan.sfa)?;
+        let sfa = self.scales_of_a()?;
         let (sfb, offsets) = (self.run.operand(plan.sfb)?, self.run.operand(groups.offsets)?);
-        let operands = GroupedOperands { a, sfa, b, sfb, offsets, alpha: operand(alpha)? };
+        let operands = GroupedOperands {
+            a,
+            sfa: sfa.as_deref(),
+            b,
+            sfb,
+            offsets,
+            alpha: operand(alpha)?,
+            sfa_ends: None,
+        };
         let product = grouped_scaled_mma(operands, plan.format.block, ElementType::F32);
         product.map(Some).map_err(|source| self.run.failed(plan.root, source))
     }

@@ -44,11 +44,11 @@ impl KernelRun<'_> {
     /// multiples of a unit, as are those of a row of B, and no partial sum exceeds the sum of magnitudes.
     fn is_exact_in_any_order(&self, sums: &[f32]) -> Result<bool, Error> {
         let plan = self.plan;
-        let scales = |scales: Option<Value>| scales.map(|scales| self.run.operand(scales)).transpose();
         let (a, b) = (self.run.operand(plan.a)?, self.run.operand(plan.b)?);
         let block = plan.format.block as usize;
+        let sfa = self.scales_of_a()?;
         let (Some(a_units), Some(b_units)) =
-            (row_units(a, scales(plan.sfa)?, block), row_units(b, scales(Some(plan.sfb))?, block))
+            (row_units(a, sfa.as_deref(), block), row_units(b, Some(self.run.operand(plan.sfb)?), block))
         else {
             return Ok(false);
         };

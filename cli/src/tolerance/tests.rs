@@ -2,6 +2,7 @@
 
 mod masked;
 mod outputs;
+mod padded;
 
 use fourfold_ir::sample::{self, Recipe, Rule};
 use fourfold_ir::{Entity, Program, bind, interpret};

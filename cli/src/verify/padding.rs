@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use fourfold::Compiled;
-use fourfold_executor::{Ran, RunOptions};
-use fourfold_ir::{ElementType, ScaleLayout, Tensor, Value, bind, sample};
+use fourfold_executor::{Ran, RunOptions, SegmentRun};
+use fourfold_ir::{ElementType, Module, ScaleLayout, Tensor, Value, bind, sample};
 use fourfold_scheduler::ScaledMmaPlan;
 
 use super::{Candidate, extents};
@@ -109,39 +109,51 @@ pub(super) fn nan_rows(
             Shows::Everywhere => kernel.compare_nan(&|value| run.value(value))?,
             Shows::Nowhere => kernel.compare(&|value| run.value(value))?,
         };
-        let ran = &run.segments[segment];
-        for Compared { value, want, rule, comparison, by, .. } in compared {
-            if want.count() == 0 {
-                continue;
-            }
-            rows.push(VerifyRow {
-                fixture: candidate.name.clone(),
-                inputs: format!("{}, NaN padding", inputs.describe()),
-                segment: Some(segment),
-                value: module.name_of(value).to_owned(),
-                kernel: Some(kernel_name(plan)),
-                kind: Some("kernel"),
-                plan: Some("scaled_mma"),
-                extents: extents(plan, report, program),
-                sizes: None,
-                ran: ran.ran.as_str(),
-                reason: ran.reason.as_ref().map(|reason| reason.code.to_owned()),
-                message: ran.reason.as_ref().map(|reason| reason.message.clone()),
-                fault: None,
-                rule,
-                against: by.to_owned(),
-                elements: want.count(),
-                mismatches: comparison.mismatches,
-                moved_roundings: comparison.moved_roundings,
-                // NaN compared with NaN has no distance.
-                max_abs_err: if shows == Shows::Nowhere { comparison.max_abs_err } else { 0.0 },
-                max_rel_err: if shows == Shows::Nowhere { comparison.max_rel_err } else { 0.0 },
-                worst: comparison.worst.map(|worst| format!("{:?}: {}", worst.index, worst.got)),
-                seconds: ran.kernel_seconds.or(Some(ran.seconds)),
-                unbounded: comparison.unbounded,
-                ok: comparison.ok && matches!(ran.ran, Ran::Kernel | Ran::Emulated),
-            });
-        }
+        let described = format!("{}, NaN padding", inputs.describe());
+        let row = VerifyRow {
+            segment: Some(segment),
+            kernel: Some(kernel_name(plan)),
+            kind: Some("kernel"),
+            plan: Some("scaled_mma"),
+            extents: extents(plan, report, program),
+            ..VerifyRow::note(&candidate.name, &described, "")
+        };
+        let compared = compared.into_iter().filter(|compared| compared.want.count() > 0);
+        rows.extend(
+            compared
+                .map(|compared| compared_row(row.clone(), compared, shows, &run.segments[segment], module)),
+        );
     }
     Ok(rows)
+}
+
+/// Completes the row of a kernel with the comparison of a value.
+fn compared_row(
+    row: VerifyRow,
+    compared: Compared,
+    shows: Shows,
+    ran: &SegmentRun,
+    module: &Module,
+) -> VerifyRow {
+    let Compared { value, want, rule, comparison, by, .. } = compared;
+    // NaN compared with NaN has no distance.
+    let distance = |distance: f64| if shows == Shows::Nowhere { distance } else { 0.0 };
+    VerifyRow {
+        value: module.name_of(value).to_owned(),
+        ran: ran.ran.as_str(),
+        reason: ran.reason.as_ref().map(|reason| reason.code.to_owned()),
+        message: ran.reason.as_ref().map(|reason| reason.message.clone()),
+        rule,
+        against: by.to_owned(),
+        elements: want.count(),
+        mismatches: comparison.mismatches,
+        moved_roundings: comparison.moved_roundings,
+        max_abs_err: distance(comparison.max_abs_err),
+        max_rel_err: distance(comparison.max_rel_err),
+        worst: comparison.worst.map(|worst| format!("{:?}: {}", worst.index, worst.got)),
+        seconds: ran.kernel_seconds.or(Some(ran.seconds)),
+        unbounded: comparison.unbounded,
+        ok: comparison.ok && matches!(ran.ran, Ran::Kernel | Ran::Emulated),
+        ..row
+    }
 }

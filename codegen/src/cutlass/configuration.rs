@@ -274,8 +274,6 @@ pub struct Configuration {
     pub mainloop: Mainloop,
     /// The groups of rows; absent in a `scaled_mma`. Each is a problem of a grouped GEMM.
     pub groups: Option<Groups>,
-    /// True if each group has a matrix of A of its own, of which it uses the first rows (`masked_scaled_mma`).
-    pub masked: bool,
     /// The epilogue.
     pub epilogue: Epilogue,
     /// The number of mainloop stages.
@@ -335,8 +333,9 @@ impl Configuration {
         if self.mainloop == Mainloop::Sm100MixedTmaCpAsync {
             name += "_cpasync";
         }
-        if self.groups.is_some() {
-            name += if self.masked { "_masked" } else { "_grouped" };
+        if let Some(groups) = self.groups {
+            name += if groups.masked { "_masked" } else { "_grouped" };
+            name += if groups.padded { "_padded" } else { "" };
         }
         if self.epilogue.schedule == EpilogueSchedule::NoSmem {
             name += "_nosmem";

@@ -73,12 +73,7 @@ pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Opti
 
 /// The default kernel of a family for groups of rows, with a bf16 D and no C; `None` for a format without one. Groups
 /// of any number of rows share it, and tiles of 128 columns leave two stages beside any epilogue.
-pub(crate) fn usual_of_groups(
-    family: Family,
-    format: BlockFormat,
-    groups: Groups,
-    masked: bool,
-) -> Option<Configuration> {
+pub(crate) fn usual_of_groups(family: Family, format: BlockFormat, groups: Groups) -> Option<Configuration> {
     if !targets::BLACKWELL_GROUPS.contains(&format) {
         return None;
     }
@@ -89,7 +84,6 @@ pub(crate) fn usual_of_groups(
     let epilogue = Epilogue { grouped: family != Family::Sm120, ..dense.epilogue };
     Some(Configuration {
         groups: Some(groups),
-        masked,
         epilogue,
         // The only scheduler of groups.
         scheduler: TileScheduler::Default,
@@ -166,7 +160,6 @@ fn sm120(pair: Pair, tile: [u32; 3]) -> Configuration {
         sms: Sms::One,
         mainloop: Mainloop::Auto,
         groups: None,
-        masked: false,
         epilogue: Epilogue {
             schedule: EpilogueSchedule::Auto,
             sms: Sms::One,

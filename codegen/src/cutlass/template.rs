@@ -137,6 +137,8 @@ struct GroupContext {
     has_alphas: bool,
     /// True if each group has a matrix of A of its own.
     is_masked: bool,
+    /// True if scales of A have whole tiles for each group.
+    is_padded: bool,
     /// True if the kernel reads a matrix as CUTLASS's source.
     has_source: bool,
     /// True if it reads another matrix.
@@ -200,7 +202,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         false => (configuration.a, configuration.b),
     };
     let vector = kernel_a.format.scale_vector();
-    let groups = configuration.groups.map(|groups| of_groups(groups, configuration.masked, epilogue));
+    let groups = configuration.groups.map(|groups| of_groups(groups, epilogue));
     let is_grouped = groups.is_some();
     let root_arguments = if results.is_empty() { "{}".to_owned() } else { outputs::arguments(&others) };
     Context {
@@ -277,7 +279,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
     }
 }
 
-fn of_groups(groups: Groups, is_masked: bool, epilogue: &Epilogue) -> GroupContext {
+fn of_groups(groups: Groups, epilogue: &Epilogue) -> GroupContext {
     let source = epilogue.source_operand();
     let read = epilogue.operands.iter().enumerate().filter(|(index, _)| epilogue.is_read(*index));
     let by_row = read.filter(|(index, operand)| {
@@ -295,7 +297,8 @@ fn of_groups(groups: Groups, is_masked: bool, epilogue: &Epilogue) -> GroupConte
         max_groups: MAX_GROUPS,
         has_alpha: epilogue.alpha,
         has_alphas: groups.has_alphas,
-        is_masked,
+        is_masked: groups.masked,
+        is_padded: groups.padded,
         has_source: epilogue.source().is_some(),
         has_matrix: by_row.iter().any(|operand| operand.is_matrix),
         by_row,

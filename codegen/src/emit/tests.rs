@@ -61,9 +61,12 @@ fn spec_of(format: BlockFormat, target: &str, steps: Vec<Step>, c: Option<Elemen
 fn of_groups(mut spec: ScaledMmaSpec) -> ScaledMmaSpec {
     let family = defaults::family(spec.target.name).expect("a Blackwell");
     let format = spec.configuration.block_format().expect("a format of programs");
-    let (configuration, _) =
-        select::cutlass::choose_of_groups(family, format, Groups { has_alphas: true }, false)
-            .expect("a kernel");
+    let (configuration, _) = select::cutlass::choose_of_groups(
+        family,
+        format,
+        Groups { has_alphas: true, masked: false, padded: false },
+    )
+    .expect("a kernel");
     let (c, d) = (spec.epilogue.source(), spec.epilogue.destination());
     spec.configuration = configuration.with_elements(c, d).into();
     spec

@@ -38,8 +38,6 @@ pub struct Configuration {
     pub format: BlockFormat,
     /// The groups of rows; absent in a `scaled_mma`. A bound on M in the table is then one on the mean rows of a group.
     pub groups: Option<Groups>,
-    /// True if each group has a matrix of A of its own, of which it uses the first rows (`masked_scaled_mma`).
-    pub masked: bool,
     /// The tiles in the source, a subset of [`TILES`](super::TILES), the smallest first.
     pub variants: Vec<Tile>,
     /// The selection table: the default one unless overridden. The source holds the lines for its tiles.
@@ -58,13 +56,7 @@ impl Configuration {
         check(format, tile, cluster)?;
         let max_m = if tile.is_small_m() { tile.m } else { ANY };
         let line = Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster };
-        Ok(Configuration {
-            format,
-            groups: None,
-            masked: false,
-            variants: vec![tile],
-            table: Cow::Owned(vec![line]),
-        })
+        Ok(Configuration { format, groups: None, variants: vec![tile], table: Cow::Owned(vec![line]) })
     }
 
     /// A readable name, such as `sm90_x8_16_64x128_128x256`, with `_c2` if two CTAs share each tile.
@@ -79,12 +71,13 @@ impl Configuration {
             [Choice { cluster, .. }] if cluster > 0 => format!("_c{cluster}"),
             _ => String::new(),
         };
+        let padded = if self.groups.is_some_and(|groups| groups.padded) { "_padded" } else { "" };
         let grouped = match self.groups {
-            Some(_) if self.masked => "_masked",
+            Some(groups) if groups.masked => "_masked",
             Some(_) => "_grouped",
             None => "",
         };
-        format!("sm90{grouped}_x{}{cluster}", variants.join("_"))
+        format!("sm90{grouped}{padded}_x{}{cluster}", variants.join("_"))
     }
 
     /// The largest tile: M, N and K.

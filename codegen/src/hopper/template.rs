@@ -23,6 +23,8 @@ pub const KERNEL: &str = concat!(
     "\n",
     include_str!("device/parameters.cuh"),
     "\n",
+    include_str!("device/padded_scales.cuh"),
+    "\n",
     include_str!("device/exact_sum.cuh"),
     "\n",
     include_str!("device/decode_a.cuh"),
@@ -130,6 +132,8 @@ struct GroupsView {
     has_alpha: bool,
     has_alphas: bool,
     is_masked: bool,
+    /// True if scales of A have whole tiles for each group.
+    is_padded: bool,
 }
 
 /// An input of the epilogue function: its name, the expression that reads it, and its address.
@@ -182,10 +186,11 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         has_blocks: outputs::has_blocks(epilogue),
         is_simple: epilogue.only_values(),
         has_pair: epilogue.pair,
-        groups: configuration.groups.map(|Groups { has_alphas }| GroupsView {
+        groups: configuration.groups.map(|Groups { has_alphas, masked, padded }| GroupsView {
             has_alpha: epilogue.alpha,
             has_alphas,
-            is_masked: configuration.masked,
+            is_masked: masked,
+            is_padded: padded,
         }),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),

@@ -85,15 +85,13 @@ pub fn choose(
     Some((pick.kernel.configuration(family, format)?, pick.why))
 }
 
-/// The configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels. `masked` is
-/// true if each group has a matrix of A of its own.
+/// The configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels.
 pub fn choose_of_groups(
     family: Family,
     format: BlockFormat,
     groups: Groups,
-    masked: bool,
 ) -> Option<(Configuration, String)> {
-    defaults::usual_of_groups(family, format, groups, masked)
+    defaults::usual_of_groups(family, format, groups)
         .map(|it| (it, "the rows of each group are data, so the default tile of groups".to_owned()))
 }
 
@@ -210,12 +208,12 @@ mod tests {
 
     #[test]
     fn kernels_of_groups_pass_every_rule_with_any_c_and_d() {
-        let groups = Groups { has_alphas: true };
+        let groups = Groups { has_alphas: true, masked: false, padded: false };
         for (target, format) in
             TARGETS.into_iter().flat_map(|it| formats().into_iter().map(move |format| (it, format)))
         {
             let family = family(target).expect(target);
-            let chosen = choose_of_groups(family, format, groups, false);
+            let chosen = choose_of_groups(family, format, groups);
             assert_eq!(chosen.is_some(), BLACKWELL_GROUPS.contains(&format), "{target} {format}");
             let Some((configuration, why)) = chosen else { continue };
             assert!(

@@ -125,7 +125,6 @@ const fn of_groups(max_m: u32, tile: Tile) -> Choice {
 pub(crate) fn choose_of_groups(
     format: BlockFormat,
     groups: Groups,
-    masked: bool,
     problem: Extents,
     count: Option<u64>,
 ) -> Option<(Configuration, String)> {
@@ -133,18 +132,18 @@ pub(crate) fn choose_of_groups(
         return None;
     }
     // Groups are assumed to use a quarter of the rows of their matrices.
-    let parts = if masked { 4 } else { 1 };
+    let parts = if groups.masked { 4 } else { 1 };
     let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(parts * count.max(1)));
     let (configuration, why) =
         choose_of(Cow::Borrowed(&OF_GROUPS), format, Extents { m: mean, ..problem }, true)?;
     let why = match mean {
         Some(mean) => {
-            let expected = if masked { "expected " } else { "" };
+            let expected = if groups.masked { "expected " } else { "" };
             format!("{mean} {expected}rows per group: {}", why.split_once(": ").map_or("", |it| it.1))
         }
         None => "M is unknown: the mean rows of a group select its tile".to_owned(),
     };
-    Some((Configuration { groups: Some(groups), masked, ..configuration }, why))
+    Some((Configuration { groups: Some(groups), ..configuration }, why))
 }
 
 fn choose_of(
@@ -177,7 +176,7 @@ fn choose_of(
         (Some(m), _) => format!("M = {m}: N and K of each call select its tile"),
         (None, _) => "M is unknown: the extents of each call select its tile".to_owned(),
     };
-    Some((Configuration { format, groups: None, masked: false, variants, table: lines }, why))
+    Some((Configuration { format, groups: None, variants, table: lines }, why))
 }
 
 #[cfg(test)]

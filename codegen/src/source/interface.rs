@@ -140,6 +140,8 @@ fn views(roles: &[Role]) -> Vec<RoleView<'_>> {
 const PRODUCT_OPERANDS: [&str; 5] = ["a", "sfa", "b", "sfb", "c"];
 /// The members in kernels of groups of rows: the ends of the groups, and an alpha for each.
 const OF_GROUPS: [&str; 2] = ["offsets", "alphas"];
+/// The member in kernels whose scales of A have whole tiles for each group.
+const SFA_ENDS: &str = "sfa_ends";
 const PRODUCT_SCALARS: [&str; 2] = ["alpha", "beta"];
 
 impl Serialize for Interface {
@@ -152,6 +154,7 @@ impl Serialize for Interface {
         if named.contains(&OF_GROUPS[0]) {
             of_product.extend(OF_GROUPS);
         }
+        of_product.extend(named.contains(&SFA_ENDS).then_some(SFA_ENDS));
         View {
             extents: &self.extents,
             operands: views(&self.operands),

@@ -27,7 +27,7 @@ use fourfold_ir::{
     Value,
 };
 
-pub use self::grouped::{GroupedOperands, grouped_scaled_mma};
+pub use self::grouped::{GroupedOperands, grouped_scaled_mma, scales_of_rows};
 use self::memory::{NoMemory, zeroed};
 pub use self::mma::gemm_f32;
 pub use self::processor::processor;
@@ -116,6 +116,20 @@ pub enum FallbackError {
         count: i32,
         /// The rows of a matrix of A.
         rows: usize,
+    },
+    /// A padded end of a group is too small or too large, or the group after it does not begin with a tile.
+    #[error("padded end {end} of group {position} is no multiple of {multiple} in {least}..={most}")]
+    PaddedEnd {
+        /// The group.
+        position: usize,
+        /// The padded end.
+        end: i64,
+        /// The number of which it must be a multiple.
+        multiple: u32,
+        /// The least end.
+        least: i64,
+        /// The largest end.
+        most: usize,
     },
     /// An id of a `group_rows` is not that of a group.
     #[error("id {id}, element {position} of the ids, is not one of {groups} groups")]
@@ -277,6 +291,10 @@ fn compute(
         (OpKind::ScaledMma(attributes), [_, _, _, ..]) => run_scaled_mma(*attributes, operands, result)?,
         (OpKind::GroupedScaledMma(attributes), [_, _, _, _, ..]) => {
             grouped::run_grouped_scaled_mma(*attributes, operands, result.element)?
+        }
+        (OpKind::PaddedEnds { multiple }, [ends]) => grouped::padded_ends(ends, *multiple, result)?,
+        (OpKind::GroupScales, [scales, ends, sfa_ends]) => {
+            grouped::group_scales(scales, ends, sfa_ends, result)?
         }
         (OpKind::Mma, [a, b]) => mma::mma(a, b, result)?,
         (OpKind::SwizzleScales, [scales]) => quantize::swizzle(scales, result)?,

@@ -388,18 +388,22 @@ impl Inner {
         // Let the next compiler start while this kernel is stored.
         drop((slot, permit));
         if is_mislabelled {
-            let kernel = request.kernel();
-            let place = toolchain.cutlass.as_ref().map(|cutlass| cutlass.path.display().to_string());
-            let what = if other_headers {
-                format!("headers in `{}`", place.unwrap_or_default())
-            } else {
-                "host compiler".to_owned()
-            };
-            let why = format!("the {what} changed after this process checked it");
-            flight
-                .tell(Event::Note(format!("{kernel} is not cached: {why}; restart the process to cache it")));
+            flight.tell(changed_tools(request, toolchain, other_headers));
             return Ok(Built::new(artifact, Source::Compiler));
         }
+        Ok(self.keep(request, flight, artifact, held, refused))
+    }
+
+    /// Stores a new kernel in the cache, and releases its lock. `refused` means that the cache had a copy that could not be
+    /// loaded.
+    fn keep(
+        &self,
+        request: &Request,
+        flight: &Flight,
+        artifact: Artifact,
+        held: Option<FileLock>,
+        refused: bool,
+    ) -> Built {
         if let Some(places) = &self.places {
             places.failures.forget(request.key());
         }
@@ -414,9 +418,9 @@ impl Inner {
         let built = Built::new(kept, Source::Compiler);
         // A read-only cache still has the refused copy, and another process may have restored it.
         if refused && built.kernel().is_err() {
-            return Ok(Built::new(artifact, Source::Compiler));
+            return Built::new(artifact, Source::Compiler);
         }
-        Ok(built)
+        built
     }
 
     /// Looks up and loads the cached kernel. One that cannot be loaded is removed from the cache and sets `refused`.
@@ -545,6 +549,20 @@ fn guarded(kernel: &str, work: impl FnOnce() -> Result<Arc<Built>, Failure>) -> 
     let words = words.unwrap_or_else(|| "no message".to_owned());
     let message = format!("bug: building {kernel} panicked: {words}");
     Err(Arc::new(Failure::new("internal_error", BuildFault::OurBug, message)))
+}
+
+/// The note that a kernel is not cached, because its key no longer describes the tools.
+fn changed_tools(request: &Request, toolchain: &Toolchain, has_other_headers: bool) -> Event {
+    let what = if has_other_headers {
+        let place = toolchain.cutlass.as_ref().map(|cutlass| cutlass.path.display().to_string());
+        format!("headers in `{}`", place.unwrap_or_default())
+    } else {
+        "host compiler".to_owned()
+    };
+    let kernel = request.kernel();
+    Event::Note(format!(
+        "{kernel} is not cached: the {what} changed after this process checked it; restart the process to cache it"
+    ))
 }
 
 fn unlocked(request: &Request, error: &std::io::Error) -> Event {

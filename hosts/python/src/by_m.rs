@@ -9,9 +9,9 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use fourfold::codegen::select::{ActivationTables, Activations, Quantized};
 use fourfold::executor::device::discover;
 
+use crate::arguments::{extents, float, number, out_dtype};
 use crate::error::Error;
 use crate::module::Operand;
-use crate::product::{extents, float, number, out_dtype};
 use crate::programs::{Form, Forms, ScaledMmByM};
 use crate::run::call;
 use crate::shim::{Element, Place, Tensor};

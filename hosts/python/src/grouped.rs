@@ -1,8 +1,8 @@
 //! `grouped_mm`: rows sorted by expert, each multiplied with the matrix of its expert.
 
+use crate::arguments::{extents, float, formats, out_dtype};
 use crate::error::Error;
 use crate::module::Operand;
-use crate::product::{extents, float, formats, out_dtype};
 use crate::programs::{Format, GroupedMm, Left};
 use crate::run::call;
 use crate::shim::{Element, Tensor};

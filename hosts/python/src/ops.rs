@@ -1,11 +1,12 @@
 //! The ops: each checks its arguments, writes a program and runs it.
 
+use crate::arguments::{extents, float, number, out_dtype};
 pub use crate::by_m::scaled_mm_by_m;
 use crate::error::Error;
 pub use crate::grouped::grouped_mm;
 pub use crate::kernels::scaled_mm_kernel;
 use crate::module::Operand;
-use crate::product::{ProductOptions, Tensors, extents, float, number, out_dtype, product};
+use crate::product::{ProductOptions, Tensors, product};
 use crate::programs::{self, Format, Quantized};
 use crate::run::call;
 use crate::shim::Tensor;

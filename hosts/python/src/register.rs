@@ -87,11 +87,11 @@ kernels! {
     scaled_mm_by_m: "scaled_mm_by_m(Tensor a, Tensor b, Tensor sfb, Tensor scale, Tensor? input_scale=None, \
         Tensor? alpha=None, Tensor? bias=None, *, str first=\"measured\", int[] ends=[], \
         ScalarType out_dtype) -> Tensor";
+    scaled_mm_kernel: "scaled_mm_kernel(Tensor a, Tensor? sfa, Tensor b, Tensor sfb, Tensor? alpha=None, *, \
+        str kernel) -> Tensor";
     grouped_mm: "grouped_mm(Tensor a, Tensor? sfa, Tensor b, Tensor sfb, Tensor ends, Tensor? alpha=None, \
         Tensor? bias=None, Tensor? expert=None, *, str format=\"nvfp4\", bool swizzled_b=False, \
         str activation=\"none\", ScalarType out_dtype) -> Tensor";
-    scaled_mm_kernel: "scaled_mm_kernel(Tensor a, Tensor? sfa, Tensor b, Tensor sfb, Tensor? alpha=None, *, \
-        str kernel) -> Tensor";
     quantize: "quantize(Tensor x, Tensor? scale=None, *, \
         str format=\"nvfp4\", bool swizzled=False, str rounding=\"floor\") -> (Tensor, Tensor)";
     dequantize: "dequantize(Tensor codes, Tensor scales, Tensor? scale=None, *, \

@@ -237,6 +237,7 @@ impl<'a, 'b> Body<'a, 'b> {
             weight_only: a_scales.is_none(),
             alpha: alpha.is_some(),
             masked: false,
+            sfa_ends: false,
         };
         let operands: Vec<Value> =
             std::iter::once(a).chain(a_scales).chain([w, w_scales, sorted.ends]).chain(alpha).collect();

@@ -1,9 +1,10 @@
 //! Matrix multiplications. Operands are K-major: each element of D is the dot product of a row of A and a row of B.
 
+use super::routing;
 use crate::numeric;
 use crate::ops::{GroupedScaledMma, ScaledMma};
 use crate::tensor::Tensor;
-use crate::types::ElementType;
+use crate::types::{ElementType, ScaleLayout};
 
 /// Computes alpha · Σ_k (a·sfa)(b·sfb) + beta · C in f32, with the roundings listed in `lib.rs` except the last, to
 /// the result type. The operands are those of the attributes.
@@ -32,7 +33,7 @@ pub(super) fn scaled_mma(attributes: ScaledMma, operands: &[&Tensor]) -> Vec<f64
 }
 
 /// Computes alpha · Σ_k (a·sfa)(b·sfb) of each row of A with the matrix of its group, as [`scaled_mma`]. Rows of no
-/// group give 0. Offsets ascend and are at most the number of rows. Counts are at most the rows of a matrix.
+/// group give 0. Offsets ascend and are at most the number of rows. Ends in sfa are those of padded groups. Counts are at most the rows of a matrix.
 pub(super) fn grouped_scaled_mma(attributes: GroupedScaledMma, operands: &[&Tensor]) -> Vec<f64> {
     let (positional, named) = operands.split_at(attributes.positional().len());
     let (a, sfa, b, sfb, offsets) = match *positional {
@@ -40,6 +41,14 @@ pub(super) fn grouped_scaled_mma(attributes: GroupedScaledMma, operands: &[&Tens
         [a, b, sfb, offsets] => (a, None, b, sfb, offsets),
         _ => unreachable!("a grouped_scaled_mma has four or five positional operands"),
     };
+    let alpha = if attributes.alpha { named.first() } else { None };
+    let of_rows = sfa.zip(named.last().filter(|_| attributes.sfa_ends)).map(|(sfa, sfa_ends)| {
+        let (rows, columns) = (a.dims()[0], sfa.dims()[1]);
+        let codes = routing::scales_of_rows(sfa, offsets, sfa_ends, rows);
+        Tensor::from_codes(sfa.element(), vec![rows, columns], Some(ScaleLayout::Linear), codes)
+            .expect("a row of A has as many bytes or more")
+    });
+    let sfa = of_rows.as_ref().or(sfa);
     let product = products((a, sfa), (b, sfb), attributes.block as usize);
     let (of_a, rows, _) = matrices(a);
     let (_, n, _) = matrices(b);
@@ -51,7 +60,7 @@ pub(super) fn grouped_scaled_mma(attributes: GroupedScaledMma, operands: &[&Tens
         // An empty group ends where the one before it does, so it is never the first with a greater end.
         ends.iter().position(|end| (row as f64) < *end)
     };
-    let alphas = named.first().map(|alpha| alpha.to_f32());
+    let alphas = alpha.map(|alpha| alpha.to_f32());
     let mut values = Vec::with_capacity(of_a * rows * n);
     for row in 0..of_a * rows {
         let Some(group) = group_of(row) else {

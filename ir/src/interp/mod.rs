@@ -4,6 +4,7 @@
 //! the result type, or codes, which are moved unchanged. A NaN result of f32 arithmetic is always 0x7FC00000;
 //! comparisons should treat all NaNs as equal.
 
+mod checks;
 mod elementwise;
 mod matmul;
 mod movement;
@@ -13,6 +14,7 @@ mod routing;
 #[cfg(test)]
 mod testing;
 
+use self::checks::{check_counts, check_groups, check_indices, check_offsets, check_padded, check_sfa_ends};
 use crate::bind::{Bound, concrete_dims};
 use crate::entities::{Entity, Op, Value};
 use crate::memory::{NoMemory, check_memory};
@@ -127,6 +129,24 @@ pub enum InterpretError {
         /// The rows of a matrix of A.
         rows: usize,
     },
+    /// A padded end of a group is too small or too large, or the group after it does not begin with a tile.
+    #[error(
+        "`{place}`: padded end {end} of group {position} is no multiple of {multiple} in {least}..={most}"
+    )]
+    PaddedEnd {
+        /// The op.
+        place: String,
+        /// The group.
+        position: usize,
+        /// The padded end.
+        end: i64,
+        /// The number of which it must be a multiple.
+        multiple: u32,
+        /// The least end.
+        least: i64,
+        /// The largest end.
+        most: usize,
+    },
     /// A given tensor differs from the type in the program.
     #[error("`{place}`: `%{name}` is {expected}, but its tensor is {found}")]
     Type {
@@ -213,62 +233,21 @@ pub fn interpret_op(
                 (true, [_, rows, _]) => check_counts(&place, offsets, *rows)?,
                 (_, dims) => check_offsets(&place, offsets, dims[0])?,
             }
+            if let (true, Some(sfa_ends)) = (mma.sfa_ends, operands.last()) {
+                check_sfa_ends(&place, offsets, sfa_ends, operands[1].dims()[0])?;
+            }
         }
         OpKind::GroupRows { groups } => check_groups(&place, operands[0], groups)?,
+        OpKind::PaddedEnds { multiple } => check_padded(&place, operands[0], multiple)?,
+        OpKind::GroupScales => {
+            check_offsets(&place, operands[1], operands[0].dims()[0])?;
+            check_sfa_ends(&place, operands[1], operands[2], results[0].dims[0])?;
+        }
         _ => {}
     }
     let computed = evaluate(&operation.kind, operands, &results);
     let tensors = computed.into_iter().zip(results).map(|(computed, result)| computed.into_tensor(result));
     tensors.collect::<Result<_, _>>().map_err(|source| InterpretError::of_tensor(&place, source))
-}
-
-/// Checks that every id of a `group_rows` is that of a group.
-fn check_groups(place: &str, ids: &Tensor, groups: u32) -> Result<(), InterpretError> {
-    let ids = ids.to_f64();
-    match ids.iter().position(|id| !(0.0..f64::from(groups)).contains(id)) {
-        None => Ok(()),
-        Some(position) => {
-            let (place, id) = (place.to_owned(), ids[position] as i32);
-            Err(InterpretError::Group { place, position, id, groups })
-        }
-    }
-}
-
-/// Checks that every count of a `masked_scaled_mma` is one of rows of a matrix.
-fn check_counts(place: &str, counts: &Tensor, rows: usize) -> Result<(), InterpretError> {
-    let counts = counts.to_f64();
-    match counts.iter().position(|count| !(0.0..=rows as f64).contains(count)) {
-        None => Ok(()),
-        Some(position) => {
-            let count = counts[position] as i32;
-            Err(InterpretError::GroupCount { place: place.to_owned(), position, count, rows })
-        }
-    }
-}
-
-/// Checks that offsets ascend from 0 to at most the number of rows.
-fn check_offsets(place: &str, offsets: &Tensor, rows: usize) -> Result<(), InterpretError> {
-    let mut least = 0.0;
-    for (position, offset) in offsets.to_f64().into_iter().enumerate() {
-        if !(least..=rows as f64).contains(&offset) {
-            let (place, offset, least) = (place.to_owned(), offset as i32, least as i32);
-            return Err(InterpretError::Offset { place, position, offset, least, rows });
-        }
-        least = offset;
-    }
-    Ok(())
-}
-
-/// Checks that every index is within the axis, even if the result has no elements.
-fn check_indices(place: &str, indices: &Tensor, axis: u32, extent: usize) -> Result<(), InterpretError> {
-    let indices = indices.to_f64();
-    match indices.iter().position(|index| !(0.0..extent as f64).contains(index)) {
-        None => Ok(()),
-        Some(position) => {
-            let (place, index) = (place.to_owned(), indices[position] as i32);
-            Err(InterpretError::Index { place, position, index, axis, extent })
-        }
-    }
 }
 
 /// An upper bound on the bytes that an op allocates. Per operand: its codes and one i64 or f64 array. Per result:
@@ -372,6 +351,8 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
         OpKind::GroupRows { groups } => {
             return routing::group_rows(operands[0], *groups as usize).map(Values).into();
         }
+        OpKind::PaddedEnds { multiple } => Values(routing::padded_ends(operands[0], *multiple)),
+        OpKind::GroupScales => Codes(routing::group_scales(operands[0], operands[1], operands[2], dims[0])),
         OpKind::ScatterAdd => Values(routing::scatter_add(operands[0], operands[1], dims)),
         OpKind::Convert => Values(operands[0].to_f64()),
         OpKind::Bitcast => Codes(elementwise::bitcast(operands[0], result.element)),

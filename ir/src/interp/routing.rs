@@ -48,6 +48,48 @@ pub(super) fn group_rows(ids: &Tensor, groups: usize) -> [Vec<f64>; 3] {
     [positions.iter().map(|position| *position as f64).collect(), rows, ends]
 }
 
+/// The ends of groups if each is padded to a multiple of rows. Ends ascend from 0.
+pub(super) fn padded_ends(ends: &Tensor, multiple: u32) -> Vec<f64> {
+    let (mut end_before, mut padded) = (0, 0);
+    let ends = ends.to_f64().into_iter().map(|end| {
+        padded += (end as u64 - end_before).next_multiple_of(u64::from(multiple));
+        end_before = end as u64;
+        padded as f64
+    });
+    ends.collect()
+}
+
+/// Scales of rows in groups, moved to the rows of padded groups among `rows`. Other rows are 0.
+pub(super) fn group_scales(scales: &Tensor, ends: &Tensor, sfa_ends: &Tensor, rows: usize) -> Vec<u8> {
+    let (codes, columns) = (scales.to_codes(), scales.dims()[1]);
+    let mut moved = vec![0; rows * columns];
+    for (row, place) in padded_rows(ends, sfa_ends) {
+        moved[place * columns..][..columns].copy_from_slice(&codes[row * columns..][..columns]);
+    }
+    moved
+}
+
+/// The scales of `rows` rows in groups, from those of padded groups. Rows of no group have scales of 0.
+pub(super) fn scales_of_rows(sfa: &Tensor, ends: &Tensor, sfa_ends: &Tensor, rows: usize) -> Vec<u8> {
+    let (codes, columns) = (sfa.to_codes(), sfa.dims()[1]);
+    let mut linear = vec![0; rows * columns];
+    for (row, place) in padded_rows(ends, sfa_ends) {
+        linear[row * columns..][..columns].copy_from_slice(&codes[place * columns..][..columns]);
+    }
+    linear
+}
+
+/// The rows of all groups, each with its place among those of padded groups.
+fn padded_rows(ends: &Tensor, sfa_ends: &Tensor) -> Vec<(usize, usize)> {
+    let (mut begin, mut padded) = (0, 0);
+    let mut rows = Vec::new();
+    for (end, padded_end) in ends.to_f64().into_iter().zip(sfa_ends.to_f64()) {
+        rows.extend((begin..end as usize).map(|row| (row, padded + row - begin)));
+        (begin, padded) = (end as usize, padded_end as usize);
+    }
+    rows
+}
+
 /// The sums of rows of x at their indices, each a row of `dims`, in f32. Every index is below `dims[0]`.
 pub(super) fn scatter_add(x: &Tensor, indices: &Tensor, dims: &[usize]) -> Vec<f64> {
     let (values, indices) = (x.to_f64(), indices.to_f64());

@@ -14,6 +14,8 @@ pub(super) enum Numbers {
     Ends(usize),
     /// Rows of groups, each at most this number.
     Counts(usize),
+    /// Ends of groups in scales of this many rows. Each group has the same number of tiles of 128 rows, or almost.
+    PaddedEnds(usize),
     /// Indices below an extent.
     Below(usize),
 }
@@ -24,6 +26,8 @@ impl Numbers {
         match (self, other) {
             (Numbers::Ends(one), Numbers::Ends(other)) => Numbers::Ends(one.min(other)),
             (Numbers::Below(one), Numbers::Below(other)) => Numbers::Below(one.min(other)),
+            (Numbers::PaddedEnds(one), Numbers::PaddedEnds(other)) => Numbers::PaddedEnds(one.min(other)),
+            (Numbers::PaddedEnds(rows), _) | (_, Numbers::PaddedEnds(rows)) => Numbers::PaddedEnds(rows),
             (Numbers::Counts(one), Numbers::Counts(other)) => Numbers::Counts(one.min(other)),
             (Numbers::Counts(one), Numbers::Ends(other)) | (Numbers::Ends(one), Numbers::Counts(other)) => {
                 Numbers::Ends(one.min(other))
@@ -58,6 +62,15 @@ pub(super) fn accepted(program: &Program, value: Value, symbols: &SymbolValues) 
                     if mma.masked { (1, Numbers::Counts) } else { (0, Numbers::Ends) };
                 operand(0).and_then(|a| extent_of(a, axis)).map(numbers)
             }
+            OpKind::GroupedScaledMma(mma) if mma.sfa_ends && operation.operands.last() == Some(&value) => {
+                operand(1).and_then(|sfa| extent_of(sfa, 0)).map(Numbers::PaddedEnds)
+            }
+            OpKind::GroupScales if is_operand(1) => {
+                operand(0).and_then(|scales| extent_of(scales, 0)).map(Numbers::Ends)
+            }
+            OpKind::GroupScales if is_operand(2) => {
+                extent_of(operation.results[0], 0).map(Numbers::PaddedEnds)
+            }
             OpKind::Gather { axis } if is_operand(1) => {
                 operand(0).and_then(|x| extent_of(x, *axis as usize)).map(Numbers::Below)
             }
@@ -88,6 +101,10 @@ pub(super) fn draw(numbers: Numbers, count: usize, seed: u64, random: &mut Split
                 Some(*end)
             });
             ends.collect()
+        }
+        Numbers::PaddedEnds(rows) => {
+            const TILE_ROWS: usize = 128;
+            (1..=count).map(|end| end * (rows / TILE_ROWS) / count * TILE_ROWS).collect()
         }
         Numbers::Counts(rows) => Distribution::of_seed(seed).counts(count, rows, random),
     };

@@ -1,6 +1,6 @@
-//! The typing rule of `grouped_scaled_mma` and `masked_scaled_mma`.
+//! The typing rules of `grouped_scaled_mma`, `masked_scaled_mma` and `group_scales`.
 
-use super::matmul::{checked_block, require_blocks, require_formats};
+use super::matmul::{checked_block, require_blocks, require_formats, require_scales};
 use super::{ARITHMETIC, Elements, INTEGER, Site, Slot};
 use crate::ops::GroupedScaledMma;
 use crate::program::{BlockFormat, Matmul};
@@ -14,16 +14,22 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) -> 
     let mut take =
         |present: bool| if present { positions.next().and_then(|at| site.find_operand(at)) } else { None };
     let (a, sfa, b, sfb, offsets) = (take(true), take(!mma.weight_only), take(true), take(true), take(true));
-    let alpha = take(mma.alpha);
+    let (alpha, sfa_ends) = (take(mma.alpha), take(mma.sfa_ends));
     let (Some(a), Some(b), Some(sfb), Some(offsets)) = (a, b, sfb, offsets) else { return None };
 
     let block = checked_block(site, mma.block);
     require_formats(site, (a, sfa), (b, sfb), mma.block);
-    if let Some(sfa) = sfa.filter(|sfa| !mma.masked && sfa.ty.layout == Some(ScaleLayout::Blocked)) {
-        let (value, ty) = (site.name(sfa), site.ty(sfa));
-        site.errors.push(Kind::GroupedLayout { value, ty });
+    let is_blocked = sfa.is_some_and(|sfa| sfa.ty.layout == Some(ScaleLayout::Blocked));
+    match (sfa, sfa_ends) {
+        (_, Some(ends)) if mma.masked || !is_blocked => {
+            site.errors.push(Kind::SfaEndsUnexpected { mnemonic: site.mnemonic(), value: site.name(ends) });
+        }
+        (Some(sfa), None) if is_blocked && !mma.masked => {
+            let (value, ty) = (site.name(sfa), site.ty(sfa));
+            site.errors.push(Kind::GroupedLayout { value, ty });
+        }
+        _ => {}
     }
-    site.require_element(offsets, INTEGER);
     site.require_result_among(site.result(0), ARITHMETIC);
     let a_rank = if mma.masked { 3 } else { 2 };
     let (a_fits, b_fits) = (require_exact_rank(site, a, a_rank), require_exact_rank(site, b, 3));
@@ -39,12 +45,17 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) -> 
         site.errors.push(Kind::KMismatch { a, a_ty, b, b_ty });
     }
     if let Some(block) = block {
-        if let Some(sfa) = sfa {
-            require_blocks(site, a, sfa, block);
+        match (sfa, sfa_ends) {
+            (Some(sfa), Some(_)) => require_blocks_of_groups(site, a, sfa, block),
+            (Some(sfa), None) => require_blocks(site, a, sfa, block),
+            (None, _) => {}
         }
         require_blocks(site, b, sfb, block);
     }
-    site.require_operand_shape(offsets, std::slice::from_ref(groups));
+    for ends in [Some(offsets), sfa_ends].into_iter().flatten() {
+        site.require_element(ends, INTEGER);
+        site.require_operand_shape(ends, std::slice::from_ref(groups));
+    }
     if let Some(alpha) = alpha {
         site.require_element(alpha, SINGLE);
         if alpha.ty.rank() > 1 || !alpha.ty.is_scalar() {
@@ -61,10 +72,50 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) -> 
         b_batched: false,
         groups: Some(groups.clone()),
         masked: mma.masked,
+        padded_rows: sfa.filter(|_| mma.sfa_ends).and_then(|sfa| sfa.shape().first().cloned()),
         format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfb.ty.element, block: mma.block },
         sfa_layout: sfa.and_then(|sfa| sfa.ty.layout),
         sfb_layout: sfb.ty.layout?,
     })
+}
+
+pub(super) fn group_scales(site: &mut Site<'_>) {
+    let [scales, ends, sfa_ends] = [0, 1, 2].map(|position| site.operand(position));
+    let result = site.result(0);
+    for ends in [ends, sfa_ends] {
+        site.require_element(ends, INTEGER);
+    }
+    if require_scales(site, scales) && require_scales(site, result) {
+        site.require_result_element(result, scales.ty.element);
+        if (scales.ty.layout, result.ty.layout) != (Some(ScaleLayout::Linear), Some(ScaleLayout::Blocked)) {
+            site.errors.push(Kind::GroupScalesLayout { from: site.ty(scales), to: site.ty(result) });
+        }
+    }
+    if !(require_exact_rank(site, scales, 2) && require_exact_rank(site, ends, 1)) {
+        return;
+    }
+    site.require_operand_shape(sfa_ends, ends.shape());
+    // The number of rows of the result is that of its type.
+    let rows = result.shape().first().unwrap_or(&scales.shape()[0]);
+    site.require_result_shape(result, &[rows.clone(), scales.last().clone()]);
+}
+
+/// Requires one scale per block in each row of scales, whose rows are those of padded groups.
+fn require_blocks_of_groups(site: &mut Site<'_>, a: Slot<'_>, sfa: Slot<'_>, block: u32) {
+    let Some(blocks) = a.last().divided_by(u64::from(block)) else {
+        let (value, ty) = (site.name(a), site.ty(a));
+        site.errors.push(Kind::BlockMultiple { value, ty, block });
+        return;
+    };
+    match sfa.shape() {
+        [_, found] if *found == blocks => {}
+        shape => {
+            let rows = shape.first().cloned().unwrap_or(Dim::fixed(1));
+            let (value, ty, data) = (site.name(sfa), site.ty(sfa), site.name(a));
+            let expected = site.shape_text(&[rows, blocks]);
+            site.errors.push(Kind::ScaleShape { value, ty, data, expected });
+        }
+    }
 }
 
 /// Requires a rank, and states the shape without the leading extents that exceed it.

@@ -47,6 +47,7 @@ pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> 
         b_batched: !b_batch.is_empty(),
         groups: None,
         masked: false,
+        padded_rows: None,
         format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfb.ty.element, block: mma.block },
         sfa_layout: sfa.and_then(|sfa| sfa.ty.layout),
         sfb_layout: sfb.ty.layout?,
@@ -213,7 +214,7 @@ pub(super) fn checked_block(site: &mut Site<'_>, block: u32) -> Option<u32> {
     Some(block)
 }
 
-fn require_scales(site: &mut Site<'_>, slot: Slot<'_>) -> bool {
+pub(super) fn require_scales(site: &mut Site<'_>, slot: Slot<'_>) -> bool {
     let right = slot.ty.element.is_scale() && slot.ty.layout.is_some();
     if !right {
         let (mnemonic, value, ty) = (site.mnemonic(), site.name(slot), site.ty(slot));

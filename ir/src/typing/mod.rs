@@ -70,7 +70,9 @@ pub(crate) fn arity(kind: &OpKind) -> Arity {
         OpKind::Concat { .. } => (1..=usize::MAX, 1),
         OpKind::Choose { .. } => (2..=usize::MAX, 1),
         OpKind::Select | OpKind::LayerNorm { .. } => (3..=3, 1),
+        OpKind::GroupScales => (3..=3, 1),
         OpKind::SwizzleScales
+        | OpKind::PaddedEnds { .. }
         | OpKind::Convert
         | OpKind::Bitcast
         | OpKind::Unary(_)
@@ -96,10 +98,14 @@ pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
         },
         OpKind::GroupedScaledMma(mma) => match mma.positional().get(position) {
             Some(role) => return role,
-            None => &["alpha"; 6],
+            None => {
+                let named = position - mma.positional().len();
+                return kind.named_operands().get(named).copied().unwrap_or("operand");
+            }
         },
         OpKind::Mma => &["a", "b"],
         OpKind::SwizzleScales => &["scales"],
+        OpKind::GroupScales => &["scales", "ends", "sfa_ends"],
         OpKind::BlockQuantize { .. } => &["v", "g"],
         OpKind::BlockDequantize { .. } => &["codes", "scales", "g"],
         OpKind::Binary(_) | OpKind::Bitwise(_) | OpKind::Compare(_) => &["left", "right"],
@@ -108,6 +114,7 @@ pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
         OpKind::Gather { .. } | OpKind::ScatterAdd => &["x", "indices"],
         OpKind::TopK { .. } => &["x"],
         OpKind::GroupRows { .. } => &["ids"],
+        OpKind::PaddedEnds { .. } => &["ends"],
         _ => &[],
     };
     roles.get(position).copied().unwrap_or("operand")
@@ -127,6 +134,7 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
         OpKind::GroupedScaledMma(mma) => matmul = grouped::grouped_scaled_mma(&mut site, *mma),
         OpKind::Mma => matmul::mma(&mut site),
         OpKind::SwizzleScales => matmul::swizzle_scales(&mut site),
+        OpKind::GroupScales => grouped::group_scales(&mut site),
         OpKind::BlockQuantize { block, scale_rounding, formula } => {
             matmul::block_quantize(&mut site, *block, *scale_rounding, *formula)
         }
@@ -148,6 +156,7 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
         OpKind::Gather { axis } => movement::gather(&mut site, *axis),
         OpKind::TopK { k } => routing::top_k(&mut site, *k),
         OpKind::GroupRows { groups } => routing::group_rows(&mut site, *groups),
+        OpKind::PaddedEnds { multiple } => routing::padded_ends(&mut site, *multiple),
         OpKind::ScatterAdd => routing::scatter_add(&mut site),
         OpKind::Pad { amounts, value } => movement::pad(&mut site, amounts, *value),
         OpKind::Reduce { axes, keep_dims, .. } => shape::reduce(&mut site, axes, *keep_dims),
@@ -175,7 +184,7 @@ fn check_layouts(site: &mut Site<'_>) {
             {
                 true
             }
-            (OpKind::BlockDequantize { .. }, 1) | (OpKind::SwizzleScales, 0) => true,
+            (OpKind::BlockDequantize { .. }, 1) | (OpKind::SwizzleScales | OpKind::GroupScales, 0) => true,
             (OpKind::Convert | OpKind::Bitcast, 0) if slot.ty.layout == Some(ScaleLayout::Blocked) => {
                 let (value, ty) = (site.name(slot), site.ty(slot));
                 site.errors.push(Kind::BlockedConvert { value, ty });
@@ -192,7 +201,7 @@ fn check_layouts(site: &mut Site<'_>) {
     for position in 0..site.operation.results.len() {
         let slot = site.result(position);
         let given = match (kind, position) {
-            (OpKind::SwizzleScales, 0) | (OpKind::BlockQuantize { .. }, 1) => true,
+            (OpKind::SwizzleScales | OpKind::GroupScales, 0) | (OpKind::BlockQuantize { .. }, 1) => true,
             // Numbers become powers of two; f8E4M3FN scales come from swizzle_scales.
             (OpKind::Convert | OpKind::Bitcast, 0) => {
                 (slot.ty.element, slot.ty.layout) == (ElementType::F8E8M0FNU, Some(ScaleLayout::Linear))

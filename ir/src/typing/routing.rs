@@ -45,6 +45,19 @@ pub(super) fn group_rows(site: &mut Site<'_>, groups: u32) {
     site.require_result_shape(ends, &[Dim::fixed(u64::from(groups))]);
 }
 
+pub(super) fn padded_ends(site: &mut Site<'_>, multiple: u32) {
+    let (ends, result) = (site.operand(0), site.result(0));
+    site.require_element(ends, INTEGER);
+    site.require_result_element(result, ElementType::I32);
+    if multiple == 0 {
+        site.errors.push(Kind::NoMultiple {});
+    }
+    if site.require_rank(ends, 1) {
+        site.require_operand_shape(ends, &ends.shape()[ends.shape().len() - 1..]);
+        site.require_result_shape(result, ends.shape());
+    }
+}
+
 pub(super) fn scatter_add(site: &mut Site<'_>) {
     let (x, indices, result) = (site.operand(0), site.operand(1), site.result(0));
     site.require_element(x, ARITHMETIC);

@@ -221,8 +221,27 @@ define_kinds! {
         value: String,
         /// Their type.
         ty: String,
-    } = "grouped_layout", "`{value}: {ty}` has the blocked layout, but the rows of a group begin anywhere",
-        "help: give sfa of grouped_scaled_mma the linear layout, as block_quantize writes it";
+    } = "grouped_layout", "`{value}: {ty}` has the blocked layout, but its ends of groups are not stated",
+        "help: state them with sfa_ends, or give sfa the linear layout, as block_quantize writes it";
+    /// Ends of groups in scales of A that have no padded groups.
+    SfaEndsUnexpected {
+        /// The op.
+        mnemonic: &'static str,
+        /// The ends.
+        value: String,
+    } = "sfa_ends_unexpected", "{mnemonic} has sfa_ends = `{value}`, but its sfa has no padded groups",
+        "help: remove sfa_ends, or give sfa of grouped_scaled_mma the blocked layout, as group_scales writes it";
+    /// A `group_scales` from or to another layout.
+    GroupScalesLayout {
+        /// The type of the operand.
+        from: String,
+        /// The type of the result.
+        to: String,
+    } = "group_scales_layout", "group_scales converts linear scales to blocked ones, not `{from}` to `{to}`",
+        "help: use swizzle_scales where the rows have no groups";
+    /// A `padded_ends` without a multiple.
+    NoMultiple {} = "no_multiple", "padded_ends needs a multiple of at least 1",
+        "help: set multiple to 128, the rows of a tile of blocked scales";
     /// A range that `slice` cannot take.
     SliceRange {
         /// The axis.

@@ -29,8 +29,9 @@
 //!   (`packed_axis`).
 //! - `choose` has an end for each operand but the last, in ascending order (`choose_ends`).
 //! - `top_k` takes at least one and at most all elements of a fixed extent (`top_k`), and `group_rows` has groups
-//!   (`no_groups`).
-//! - The sfa of a `grouped_scaled_mma` is linear (`grouped_layout`).
+//!   (`no_groups`). `padded_ends` has a multiple (`no_multiple`).
+//! - A blocked sfa of a `grouped_scaled_mma` has ends of groups (`grouped_layout`), and no other sfa has
+//!   (`sfa_ends_unexpected`).
 //! - Bounds and eps are usable numbers (`clamp_bounds`, `eps`).
 //! - A constant has a fixed shape (`constant_shape`) of at most 2^24 elements (`constant_too_large`), one value per
 //!   element (`constant_count`), and values of its type (`constant_value`).
@@ -61,6 +62,7 @@
 //!   there (`expected_scales`).
 //! - Only ops that produce scales have results with a layout (`result_layout`).
 //! - There is one scale per block (`scale_shape`), and `swizzle_scales` changes the layout (`swizzle_nothing`).
+//!   `group_scales` makes blocked scales of linear ones (`group_scales_layout`).
 //!
 //! *Outputs*
 //! - There is at least one output (`no_outputs`). Each exists (`unknown_output`) and is listed once

@@ -46,6 +46,9 @@ func @layer.0(
   %acc6 = scaled_mma %six, %smx, %mx, %smx {block = 32} : tensor<[4*M*B, 4*M*B], f32>
   %gm = grouped_scaled_mma %mx, %smx, %we, %swe, %en {block = 32} : tensor<[4*M*B, 1536], f32>
   %gm2 = grouped_scaled_mma %mx, %smx, %we, %swe, %en, alpha = %ae {block = 32} : tensor<[4*M*B, 1536], bf16>
+  %ep = padded_ends %en {multiple = 128} : tensor<[7], i32>
+  %smp = group_scales %smx, %en, %ep : tensor<[4096, 2], f8E8M0FNU, blocked>
+  %gm3 = grouped_scaled_mma %mx, %smp, %we, %swe, %en, alpha = %ae, sfa_ends = %ep {block = 32} : tensor<[4*M*B, 1536], bf16>
   %mm = masked_scaled_mma %me, %sme, %we, %swe, %en {block = 32} : tensor<[7, M, 1536], f32>
   %mm2 = masked_scaled_mma %he, %we, %swe, %en, alpha = %ae {block = 32} : tensor<[7, M, 1536], bf16>
   %six.wide = convert %six : tensor<[4*M*B, 64], f32>

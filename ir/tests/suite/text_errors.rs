@@ -200,7 +200,7 @@ fn an_unknown_op_suggests_the_nearest() {
             3 │   %y = einsum %x : tensor<[M], f32>
               │        ^^^^^^
               │
-              = note: the ops are scaled_mma, grouped_scaled_mma, masked_scaled_mma, mma, swizzle_scales, block_quantize, block_dequantize, convert, bitcast, clamp, compare, select, reshape, transpose, broadcast, slice, concat, choose, gather, top_k, group_rows, scatter_add, pad, reduce, softmax, layer_norm, constant, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, log, sin, cos, floor, ceil, round, exp2, log2, add, sub, mul, div, max, min, pow, and, or, shift_left, shift_right
+              = note: the ops are scaled_mma, grouped_scaled_mma, masked_scaled_mma, mma, swizzle_scales, group_scales, block_quantize, block_dequantize, convert, bitcast, clamp, compare, select, reshape, transpose, broadcast, slice, concat, choose, gather, top_k, group_rows, padded_ends, scatter_add, pad, reduce, softmax, layer_norm, constant, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, log, sin, cos, floor, ceil, round, exp2, log2, add, sub, mul, div, max, min, pow, and, or, shift_left, shift_right
 
         "#]],
     );

@@ -6,7 +6,7 @@ use fourfold_ir::{
 };
 
 use super::{CheckError, known, may_divide};
-use crate::plan::{Constraint, Groups, KernelOutput, OutputKind, ScaledMmaPlan, Segment};
+use crate::plan::{Constraint, Groups, KernelOutput, OutputKind, PaddedScales, ScaledMmaPlan, Segment};
 use crate::reason::ReasonCode;
 
 pub(super) fn check(
@@ -108,7 +108,7 @@ impl<'a> Checker<'a> {
     /// Checks that the plan's operands and extents are the root's.
     fn fields(&mut self, block: u32, operands: &ScaledMmaOperands) {
         let plan = self.plan;
-        let ScaledMmaOperands { a, sfa, b, sfb, offsets, alpha, c, beta } = *operands;
+        let ScaledMmaOperands { a, sfa, b, sfb, offsets, alpha, sfa_ends, c, beta } = *operands;
         self.field("a", &plan.a, &a);
         self.field("sfa", &plan.sfa, &sfa);
         self.field("b", &plan.b, &b);
@@ -127,7 +127,8 @@ impl<'a> Checker<'a> {
             format!("{format} has {} scales of A", if sfa_type.is_none() { "no" } else { "the" })
         });
         self.rule(format.is_standard(), || format!("{format} is not a standard format"));
-        let of_a = if offsets.is_some() { ScaleLayout::Linear } else { ScaleLayout::Blocked };
+        let of_a =
+            if offsets.is_some() && sfa_ends.is_none() { ScaleLayout::Linear } else { ScaleLayout::Blocked };
         let layouts = sfa_type.map(|ty| (ty, of_a)).into_iter().chain([(sfb_type, ScaleLayout::Blocked)]);
         for (ty, layout) in layouts {
             self.rule(ty.layout == Some(layout), || format!("the layout of the scales is not {layout}"));
@@ -151,6 +152,9 @@ impl<'a> Checker<'a> {
             offsets,
             masked,
             count: b_leading.first().cloned().unwrap_or(Dim::fixed(0)),
+            padded: sfa_ends
+                .zip(sfa_type)
+                .and_then(|(ends, sfa)| Some(PaddedScales { ends, rows: sfa.shape.first()?.clone() })),
             has_alphas: alpha
                 .is_some_and(|alpha| self.module.ty(alpha).shape.iter().any(|dim| known(dim) != Some(1))),
         });
@@ -169,6 +173,9 @@ impl<'a> Checker<'a> {
         if let Some(groups) = &plan.groups {
             self.rule(rules.max_groups.is_some(), || "groups of rows are not supported".to_owned());
             self.rule(rules.has_masked || !groups.masked, || "counts of rows are not supported".to_owned());
+            self.rule(rules.has_padded || groups.padded.is_none(), || {
+                "scales with whole tiles for each group are not supported".to_owned()
+            });
             self.rule(known(&groups.count) != Some(0), || "E is 0".to_owned());
             let is_value = |output: &KernelOutput| matches!(output.kind, OutputKind::Value { .. });
             self.rule(plan.outputs.iter().all(is_value), || {
@@ -236,6 +243,9 @@ impl<'a> Checker<'a> {
         if plan.sfa.is_some() {
             scaled.push(("A", [matrices.clone(), rows.clone(), plan.k.clone()], plan.format.block));
         }
+        if let Some(padded) = plan.padded() {
+            scaled.push(("A", [Dim::fixed(1), padded.rows.clone(), plan.k.clone()], plan.format.block));
+        }
         for output in &plan.outputs {
             if let OutputKind::Quantized { block, .. } = output.kind {
                 let of_d = ("D", [matrices.clone(), rows.clone(), plan.columns().clone()], block);
@@ -298,13 +308,13 @@ impl<'a> Checker<'a> {
         }
         let read = plan.operands.iter().filter(|read| read.shape != OperandShape::Scalar);
         let read = read.map(|read| read.value);
-        let ScaledMmaOperands { a, sfa, b, sfb, offsets, alpha, c, .. } = *operands;
+        let ScaledMmaOperands { a, sfa, b, sfb, offsets, alpha, sfa_ends, c, .. } = *operands;
         let [of_a, of_b] = rules.operand_alignment;
         let wide = |value: Value| (value, rules.pointer_alignment);
         let mut pointers = vec![(a, of_a), (b, of_b), wide(sfb)];
         pointers.extend(sfa.into_iter().chain(c).chain(read).map(wide));
         let alphas = if plan.groups.as_ref().is_some_and(|it| it.has_alphas) { alpha } else { None };
-        pointers.extend(offsets.into_iter().chain(alphas).map(|value| (value, 4)));
+        pointers.extend(offsets.into_iter().chain(sfa_ends).chain(alphas).map(|value| (value, 4)));
         for output in &plan.outputs {
             match output.kind {
                 OutputKind::Value { value } => pointers.push(wide(value)),
@@ -347,6 +357,7 @@ impl<'a> Checker<'a> {
             sizes.push(("L*M", plan.batch.times(&plan.m), rules.max_extent));
         }
         let groups = plan.groups.as_ref();
+        sizes.extend(plan.padded().map(|padded| ("P", Some(padded.rows.clone()), rules.max_extent)));
         sizes.extend(groups.map(|groups| ("E", Some(groups.count.clone()), rules.max_groups.unwrap_or(0))));
         sizes
     }

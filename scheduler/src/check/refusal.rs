@@ -28,14 +28,17 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         return vec![ReasonCode::OperandLayout];
     };
     let is_grouped = operands.offsets.is_some();
-    let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = operands;
+    let ScaledMmaOperands { a, sfa, b, sfb, sfa_ends, c, .. } = operands;
     let (a, b) = (module.ty(a), module.ty(b));
     let (sfa, sfb) = (sfa.map(|sfa| module.ty(sfa)), module.ty(sfb));
     let format = BlockFormat { a: a.element, b: b.element, scale: sfb.element, block };
     holds(!format.is_standard(), ReasonCode::ScaleDtype);
     let is_linear = |ty: &TensorType| ty.layout != Some(ScaleLayout::Blocked);
-    holds(sfa.is_some_and(|sfa| is_linear(sfa) != is_grouped) || is_linear(sfb), ReasonCode::ScaleLayout);
-    let Some(rules) = capabilities.format(format) else {
+    let rules = capabilities.format(format);
+    let is_padded = sfa_ends.is_some() && rules.is_some_and(|rules| rules.has_padded);
+    let wrong_a = sfa.is_some_and(|sfa| is_linear(sfa) != (is_grouped && !is_padded));
+    holds(wrong_a || is_linear(sfb), ReasonCode::ScaleLayout);
+    let Some(rules) = rules else {
         let not_emulated = capabilities.not_emulated.contains(&format);
         let narrow = match format.scale {
             ElementType::F8E8M0FNU => ElementType::F8E4M3FN,
@@ -89,7 +92,8 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     } else {
         exceeds(batch.as_ref(), rules.grid.max_matrices) || beyond(Some(m))
     };
-    holds(too_many_rows, ReasonCode::ExtentRange);
+    let padded_rows = sfa.filter(|_| sfa_ends.is_some()).and_then(|sfa| sfa.shape.first());
+    holds(too_many_rows || padded_rows.is_some_and(|rows| beyond(Some(rows))), ReasonCode::ExtentRange);
     let of = |dim: Option<&Dim>| dim.and_then(known);
     let launched = if flattened { [Some(1), of(rows.as_ref())] } else { [of(batch.as_ref()), known(m)] };
     let tiles = kernel::tiles([launched[0], launched[1], known(n)], rules.grid.tile);
@@ -112,7 +116,8 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         [groups] if is_grouped => (Some(n), Some(groups)),
         _ => (Some(n), own),
     };
-    let of_a = sfa.is_some() && scales_beyond(of_a.0, of_a.1);
+    let of_a = (sfa.is_some() && scales_beyond(of_a.0, of_a.1))
+        || padded_rows.is_some_and(|rows| scales_beyond(Some(rows), Some(&single)));
     holds(of_a || scales_beyond(of_b.0, of_b.1), ReasonCode::ExtentRange);
 
     holds(!may_divide(k, rules.k_multiple), ReasonCode::KAlignment);

@@ -196,7 +196,7 @@ fn find<'a>(draft: &Draft, target: &'a Pairs, join: Op) -> Option<([Half; 2], Ki
     let of = |half: Half| draft.module.scaled_mma_operands(half.product);
     let (of_even, of_odd) = (of(even)?, of(odd)?);
     let element = |half: Half| draft.module.ty(half.value).element;
-    let of_rows = |it: ScaledMmaOperands| (it.a, it.sfa, it.offsets, it.c);
+    let of_rows = |it: ScaledMmaOperands| (it.a, it.sfa, it.offsets, it.sfa_ends, it.c);
     // Rows of no group are 0 for any alpha, so alpha cannot become a step of their epilogue.
     let differ_in_alpha = of_even.offsets.is_some() && of_even.alpha != of_odd.alpha;
     if of_rows(of_even) != of_rows(of_odd)
@@ -313,7 +313,7 @@ fn fits(draft: &Draft, kind: &Kind<'_>, d: &TensorType, product: Op) -> bool {
         return false;
     };
     let is_one = |dim: &Dim| dim.as_fixed() == Some(1);
-    // The blocked scales of a flattened batch have no padding. Those of groups are linear.
+    // The blocked scales of a flattened batch have no padding. Those of groups do not depend on it.
     let has_blocks = operands.sfa.is_some() && operands.offsets.is_none();
     let flattens = !has_blocks || leading.iter().all(is_one) || m.is_multiple_of(SCALE_ROWS);
     let matrices = match (of_b, operands.offsets) {
@@ -416,7 +416,7 @@ fn rewrite(draft: &mut Draft, halves: [Half; 2], kind: &Kind<'_>, rule: usize) {
     let own = if shared.is_some() { [None; 2] } else { [of_even.alpha, of_odd.alpha] };
     let ty = writer.draft.module.ty(even.value).clone();
     let accumulator = if own == [None; 2] { ty.element } else { ElementType::F32 };
-    let read = [Some(of_even.a), of_even.sfa, Some(b), Some(sfb), of_even.offsets, shared];
+    let read = [Some(of_even.a), of_even.sfa, Some(b), Some(sfb), of_even.offsets, shared, of_even.sfa_ends];
     let mut wide = TensorType::new(ty.shape.clone(), accumulator);
     if let Some(last) = wide.shape.last_mut() {
         *last = Dim::fixed(2 * kind.columns);

@@ -148,7 +148,8 @@ impl Condition {
                 let of = |name: &str| egraph[subst[variable(name)]].data;
                 let format = capability.format;
                 let scales = |class| Type { element: Some(format.scale), class, inlined: false };
-                let of_a = if environment.grouped { Class::LinearScales } else { Class::BlockedScales };
+                let of_a =
+                    if environment.has_linear_sfa { Class::LinearScales } else { Class::BlockedScales };
                 of("?a").element == Some(format.a)
                     && of("?b").element == Some(format.b)
                     && if format.is_weight_only() {

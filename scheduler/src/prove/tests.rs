@@ -46,6 +46,7 @@ fn capability() -> FormatCapability {
         batched: true,
         max_groups: None,
         has_masked: false,
+        has_padded: false,
         c: outputs.clone(),
         epilogue: EpilogueCapability {
             elements: vec![ElementType::F8E4M3FN, BF16, F32],
@@ -89,7 +90,7 @@ fn types(writable: &[ElementType]) -> TypeEnvironment {
             operand(F32, OperandShape::Scalar),
         ],
         accumulator: F32,
-        grouped: false,
+        has_linear_sfa: false,
         writable: writable.to_vec(),
         matrices: vec![F32],
         quantized: vec![NVFP4, MXFP8],

@@ -50,10 +50,12 @@ impl Generator {
             lead.into_iter().chain([m.clone(), last]).collect::<Vec<Dim>>()
         };
         let mut operands = vec![self.input(TensorType::new(rows(Dim::fixed(k)), a_element))];
+        let mut sfa = None;
         if !weight_only {
             let layouts = [ScaleLayout::Linear, ScaleLayout::Blocked];
             let layout = if masked { self.random.pick(&layouts) } else { ScaleLayout::Linear };
-            operands.push(self.input(TensorType::scales(rows(blocks.clone()), scale, layout)));
+            sfa = Some(self.input(TensorType::scales(rows(blocks.clone()), scale, layout)));
+            operands.extend(sfa);
         }
         let matrices = vec![Dim::fixed(groups), Dim::fixed(n), Dim::fixed(k)];
         let b_element = self.random.pick(data);
@@ -77,8 +79,31 @@ impl Generator {
             let shape = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(groups)] };
             operands.push(self.input(TensorType::new(shape, ElementType::F32)));
         }
-        let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block, weight_only, alpha, masked });
+        let padded = sfa.filter(|_| !masked && self.extended && self.random.percent(50));
+        if let Some(sfa) = padded {
+            let ends = operands[4];
+            let [scales, sfa_ends] = self.padded(sfa, ends, groups);
+            operands[1] = scales;
+            operands.push(sfa_ends);
+        }
+        let sfa_ends = padded.is_some();
+        let kind = OpKind::GroupedScaledMma(GroupedScaledMma { block, weight_only, alpha, masked, sfa_ends });
         let element = self.random.pick(&ARITHMETIC);
         self.op(kind, &operands, TensorType::new(rows(Dim::fixed(n)), element))
+    }
+
+    /// Scales of rows in groups, moved to whole tiles for each group, and the ends of the groups there.
+    fn padded(&mut self, scales: Value, ends: Value, groups: u64) -> [Value; 2] {
+        const TILE_ROWS: u64 = 128;
+        // No program has more rows.
+        const MOST_ROWS: u64 = 130;
+        let ty = TensorType::new(vec![Dim::fixed(groups)], ElementType::I32);
+        let sfa_ends = self.op(OpKind::PaddedEnds { multiple: TILE_ROWS as u32 }, &[ends], ty);
+        let ty = self.builder.ty(scales).clone();
+        // Each group may have one more tile than whole ones.
+        let rows = Dim::fixed((groups + MOST_ROWS / TILE_ROWS) * TILE_ROWS);
+        let shape = vec![rows, ty.shape[1].clone()];
+        let ty = TensorType::scales(shape, ty.element, ScaleLayout::Blocked);
+        [self.op(OpKind::GroupScales, &[scales, ends, sfa_ends], ty), sfa_ends]
     }
 }

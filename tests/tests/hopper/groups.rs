@@ -12,7 +12,7 @@ use crate::programs::{Program, UNWRITTEN};
 use crate::simulation::Simulation;
 
 /// E, the rows of A, N, K and the SMs of a device.
-type Case = [u64; 5];
+pub type Case = [u64; 5];
 
 const VALUES: &str = "fir 1
 func @main(
@@ -168,12 +168,12 @@ const PROGRAMS: [Program; 8] = [
 ];
 
 /// The tiles of kernels of groups of rows.
-const TILES: [Tile; 5] =
+pub const TILES: [Tile; 5] =
     [Tile::new(16, 128), Tile::new(32, 128), Tile::new(64, 128), Tile::new(128, 128), Tile::new(128, 256)];
 
 /// The distribution of rows to groups.
 #[derive(Clone, Copy, Debug)]
-enum Ends {
+pub enum Ends {
     /// As many rows for each group as possible, the rest for none.
     Uniform,
     /// All rows for this group.
@@ -187,7 +187,7 @@ enum Ends {
 }
 
 /// Returns the ends of a distribution, and those that the kernel makes of them.
-fn ends(distribution: Ends, groups: usize, rows: i32, random: &mut Random) -> [Vec<i32>; 2] {
+pub fn ends(distribution: Ends, groups: usize, rows: i32, random: &mut Random) -> [Vec<i32>; 2] {
     let given: Vec<i32> = match distribution {
         Ends::Uniform => (1..=groups as i32).map(|group| rows / groups as i32 * group).collect(),
         Ends::OneTakesAll(taker) => (0..groups).map(|group| if group < taker { 0 } else { rows }).collect(),
@@ -216,7 +216,7 @@ fn ends(distribution: Ends, groups: usize, rows: i32, random: &mut Random) -> [V
     [given, made]
 }
 
-fn integers(values: &[i32]) -> Tensor {
+pub fn integers(values: &[i32]) -> Tensor {
     let values: Vec<f64> = values.iter().copied().map(f64::from).collect();
     Tensor::from_f64(ElementType::I32, vec![values.len()], None, &values).expect("a tensor")
 }

@@ -8,6 +8,7 @@ mod decoding;
 mod faults;
 mod groups;
 mod masked;
+mod padded;
 mod programs;
 mod simulation;
 

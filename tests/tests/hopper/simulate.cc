@@ -527,6 +527,16 @@ inline uint32_t __shfl_xor_sync(uint32_t, uint32_t x, int bit) {
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t x) {
   return simulation::exchange(x, [&](uint32_t const *warp) { return *std::max_element(warp, warp + 32); });
 }
+inline uint32_t __ballot_sync(uint32_t, bool x) {
+  return simulation::exchange(x, [&](uint32_t const *warp) {
+    uint32_t votes = 0;
+    for (int lane = 0; lane < 32; ++lane) {
+      votes |= warp[lane] << lane;
+    }
+    return votes;
+  });
+}
+inline int __ffs(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
 inline uint32_t __float_as_uint(float x) { uint32_t bits; std::memcpy(&bits, &x, sizeof bits); return bits; }
 inline float __uint_as_float(uint32_t x) { float value; std::memcpy(&value, &x, sizeof value); return value; }
 inline float __shfl_xor_sync(uint32_t all, float x, int bit) {
@@ -965,12 +975,15 @@ uint8_t *guarded(size_t bytes) {
   return memory + (pages - 1) * page - room;
 }
 
-// Sets the extents and addresses of groups of rows, of which L is the number.
+// Sets the extents and addresses of groups of rows, of which L is the number, and of their scales with whole tiles.
 template <class P, class Q>
-void read_groups(P &problem, Q &pointers, void const *offsets) {
+void read_groups(P &problem, Q &pointers, void const *offsets, void const *sfa_ends, int64_t scale_rows) {
   if constexpr (fourfold::kGrouped) {
     problem.e = problem.l, problem.l = 1;
     pointers.offsets = offsets, pointers.alphas = pointers.alpha;
+  }
+  if constexpr (fourfold::kPaddedSfa) {
+    problem.p = scale_rows, pointers.sfa_ends = sfa_ends;
   }
 }
 
@@ -1003,7 +1016,8 @@ int main(int count, char **) {
   Pointers pointers{};
   pointers.a = input(), pointers.sfa = input(), pointers.b = input(), pointers.sfb = input(), pointers.c = input();
   pointers.alpha = static_cast<float const *>(input()), pointers.beta = static_cast<float const *>(input());
-  read_groups(problem, pointers, input());
+  void const *const offsets = input(), *const sfa_ends = input();
+  read_groups(problem, pointers, offsets, sfa_ends, number());
   for (uint32_t i = 0, count = number(); i < count; ++i) {
     pointers.operands[i] = input();
   }

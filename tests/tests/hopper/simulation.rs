@@ -267,9 +267,11 @@ impl Program {
             input.extend((bytes.len() as u64).to_ne_bytes());
             input.extend(bytes);
         };
-        for name in ["a", "sfa", "b", "sfb", self.c, self.alpha, "", "ends"] {
+        for name in ["a", "sfa", "b", "sfb", self.c, self.alpha, "", "ends", "sfa_ends"] {
             give(tensors.get(name).map_or(&[], Tensor::bytes));
         }
+        let rows_of_scales = tensors.get("sfa").map_or(0, |sfa| sfa.dims()[0]);
+        input.extend((rows_of_scales as u64).to_ne_bytes());
         input.extend((self.operands.len() as u64).to_ne_bytes());
         for operand in self.operands {
             input.extend((tensors[*operand].bytes().len() as u64).to_ne_bytes());

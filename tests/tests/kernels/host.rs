@@ -86,9 +86,10 @@ fn specs_of_groups() -> Vec<ScaledMmaSpec> {
             let number = turn() + 3 * index + position;
             let name = targets[number % targets.len()];
             let family = defaults::family(name).expect("a target of Blackwell");
-            let groups = Groups { has_alphas: number.is_multiple_of(2) };
             let masked = (number / 3).is_multiple_of(2);
-            let chosen = select::cutlass::choose_of_groups(family, format, groups, masked);
+            let padded = !masked && (number / 2).is_multiple_of(2);
+            let groups = Groups { has_alphas: number.is_multiple_of(2), masked, padded };
+            let chosen = select::cutlass::choose_of_groups(family, format, groups);
             let (configuration, _) = chosen.expect("a kernel");
             spec(name, &configuration.into(), epilogue_of_groups(number))
         })

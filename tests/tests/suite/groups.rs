@@ -30,6 +30,23 @@ fn masked() -> String {
     PROGRAM.replace("[M, ", "[5, M, ").replace("grouped_scaled_mma", "masked_scaled_mma")
 }
 
+/// The same for scales of A with whole tiles for each group.
+fn padded() -> String {
+    let operand = "%ends, alpha = %alpha {";
+    let program = PROGRAM.replace(operand, &operand.replace(" {", ", sfa_ends = %sfa_ends {"));
+    let program =
+        program.replace("%ends: tensor<[5], i32>,", "%ends: tensor<[5], i32>, %sfa_ends: tensor<[5], i32>,");
+    program.replace("%sfa: tensor<[M, 20], f8E4M3FN, linear>", "%sfa: tensor<[P, 20], f8E4M3FN, blocked>")
+}
+
+/// The form of the groups of rows.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Linear,
+    Masked,
+    Padded,
+}
+
 /// The text of the kernel in a source, and its tile K.
 fn kernel(target: &str, program: &str) -> (String, u32) {
     let (program, _) = fourfold::ir::load(program).expect("a valid program");
@@ -43,11 +60,12 @@ fn kernel(target: &str, program: &str) -> (String, u32) {
 }
 
 /// Compiles and runs the kernel. Returns what differs.
-fn run(name: &str, (kernel, tile_k): &(String, u32), masked: bool) -> Result<(), String> {
+fn run(name: &str, (kernel, tile_k): &(String, u32), form: Form) -> Result<(), String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("groups");
     std::fs::create_dir_all(&folder).expect("the folder can be created");
     let text = HARNESS.replace("KERNEL", kernel).replace("TILE_K", &tile_k.to_string());
-    let text = text.replace("IS_MASKED", &masked.to_string());
+    let text = text.replace("IS_MASKED", &(form == Form::Masked).to_string());
+    let text = text.replace("IS_PADDED", &(form == Form::Padded).to_string());
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
     std::fs::write(&file, text).expect("the file can be written");
     let mut compiler = Command::new("g++");
@@ -62,8 +80,9 @@ fn run(name: &str, (kernel, tile_k): &(String, u32), masked: bool) -> Result<(),
 #[test]
 fn tables_of_groups_are_as_defined_for_any_ends() {
     // Kernels of other targets differ in tile K only.
-    run("right", &kernel("sm_100a", PROGRAM), false).unwrap_or_else(|said| panic!("{said}"));
-    run("masked", &kernel("sm_100a", &masked()), true).unwrap_or_else(|said| panic!("{said}"));
+    run("right", &kernel("sm_100a", PROGRAM), Form::Linear).unwrap_or_else(|said| panic!("{said}"));
+    run("masked", &kernel("sm_100a", &masked()), Form::Masked).unwrap_or_else(|said| panic!("{said}"));
+    run("padded", &kernel("sm_100a", &padded()), Form::Padded).unwrap_or_else(|said| panic!("{said}"));
 }
 
 #[test]
@@ -91,7 +110,7 @@ fn faults_planted_in_the_tables_of_groups_are_found() {
     let (kernel, tile_k) = kernel("sm_120a", PROGRAM);
     for (name, what, by) in faults {
         assert_eq!(kernel.matches(what).count(), 1, "{what}");
-        let found = run(name, &(kernel.replace(what, by), tile_k), false);
+        let found = run(name, &(kernel.replace(what, by), tile_k), Form::Linear);
         assert!(found.is_err(), "{name}: {what}");
     }
     let (kernel, tile_k) = self::kernel("sm_120a", &masked());
@@ -101,7 +120,19 @@ fn faults_planted_in_the_tables_of_groups_are_found() {
         ("masked_padding", "in_group < rows_of(low)", "in_group < most"),
     ] {
         assert_eq!(kernel.matches(what).count(), 1, "{what}");
-        let found = run(name, &(kernel.replace(what, by), tile_k), true);
+        let found = run(name, &(kernel.replace(what, by), tile_k), Form::Masked);
+        assert!(found.is_err(), "{name}: {what}");
+    }
+    let (kernel, tile_k) = self::kernel("sm_120a", &padded());
+    for (name, what, by) in [
+        ("padded_group", "p.sfa_ends[group - 1] / kScaleRows", "p.sfa_ends[group] / kScaleRows"),
+        ("padded_low", "max(p.sfa_ends[group - 1] / kScaleRows, 0)", "p.sfa_ends[group - 1] / kScaleRows"),
+        ("padded_high", "p.scale_tiles - 1) : 0", "p.scale_tiles) : 0"),
+        ("padded_none", "is_group && p.scale_tiles > 0", "p.scale_tiles > 0"),
+        ("padded_layout", "(min(max(rows, 1), scale_rows), p.n", "(max(rows, 1), p.n"),
+    ] {
+        assert_eq!(kernel.matches(what).count(), 1, "{what}");
+        let found = run(name, &(kernel.replace(what, by), tile_k), Form::Padded);
         assert!(found.is_err(), "{name}: {what}");
     }
 }

@@ -35,14 +35,7 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
         let time = |kernel: usize| row[kernel].and_then(|cell| cell.median_us);
         let named = || format!("problem {problem}, {}", weighted.problem);
 
-        let mut fastest = None;
-        for &kernel in kernels {
-            if let Some(time) = time(kernel)
-                && fastest.is_none_or(|fastest| time < fastest)
-            {
-                fastest = Some(time);
-            }
-        }
+        let fastest = least_of(kernels.iter().filter_map(|kernel| time(*kernel)));
         let of_assigned = match assignment[problem] {
             None => None,
             Some(kernel) if !kernels.contains(&kernel) => {
@@ -62,15 +55,8 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
             unserved.push(problem);
         }
 
-        let mut best: Option<(f64, f64)> = None;
-        for cell in row.iter().flatten() {
-            if let Some(time) = cell.median_us
-                && best.is_none_or(|best| (time, cell.noise) < best)
-            {
-                best = Some((time, cell.noise));
-            }
-        }
-        let Some((least, least_noise)) = best else { continue };
+        let times = row.iter().flatten().filter_map(|cell| Some((cell.median_us?, cell.noise)));
+        let Some((least, least_noise)) = least_of(times) else { continue };
         let efficiency = fastest.map_or(0.0, |fastest| least / fastest);
         worst = Some(worst.map_or(efficiency, |worst| worst.min(efficiency)));
         sum += weighted.weight * efficiency;
@@ -117,6 +103,11 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
         }
         Goal::Best { .. } => possible(selection.proof, mean_found, |bound| bound >= mean_found - ROUNDING),
     }
+}
+
+/// Returns the least of some times; `None` without one.
+fn least_of<T: PartialOrd>(times: impl Iterator<Item = T>) -> Option<T> {
+    times.reduce(|least, time| if time < least { time } else { least })
 }
 
 fn possible(proof: Proof, is: f64, holds: impl Fn(f64) -> bool) -> Result<(), String> {

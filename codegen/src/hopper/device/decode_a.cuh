@@ -33,7 +33,8 @@ struct NoDecodeACounts {
 
 // The part of A that decode_a_kernel decodes: `blocks` K blocks of the first `rows` rows, over all matrices. If kMasked, it
 // skips the rows of no group.
-struct DecodeAParameters : std::conditional_t<kMasked, DecodeACounts, NoDecodeACounts> {
+struct DecodeAParameters : std::conditional_t<kMasked, DecodeACounts, NoDecodeACounts>,
+                           std::conditional_t<kPaddedSfa, DecodeAGroups, NoDecodeAGroups> {
   DecodeAMatrix matrix;
   // Divides by M, or by the rows of a group's matrix if kMasked.
   Divisor m;
@@ -80,7 +81,7 @@ struct DecodeARun {
   // The bytes of the row from the block on, and its linear scales.
   int rest, scales_left;
 
-  // `row` is the row's index over all matrices, and `m` is its index in matrix `batch`.
+  // `row` is the row's index over all matrices, and `m` is its index in matrix `batch`, or that of its scales if kPaddedSfa.
   CUTLASS_DEVICE DecodeARun(DecodeAMatrix const &p, unsigned row, unsigned batch, unsigned m, unsigned block, unsigned word) {
     unsigned const block_at = block * kBlockBytesA + run_of(word, 0);
     codes = p.codes + static_cast<int64_t>(row) * p.row_bytes + block_at;
@@ -214,7 +215,15 @@ CUTLASS_DEVICE void decode_a(DecodeAParameters const &p) {
   bool is_there = item / 4 < p.blocks.number * static_cast<unsigned>(p.rows);
   unsigned const of_all = is_there ? item / 4 : 0;
   unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;
-  unsigned const batch = p.m.divide(row), m = row - batch * p.m.number;
+  unsigned const batch = p.m.divide(row);
+  unsigned m = row - batch * p.m.number;
+  if constexpr (kPaddedSfa) {
+    // No row has scales if there are none.
+    if (p.scale_rows == 0) {
+      return;
+    }
+    m = padded_row(p.offsets, p.sfa_ends, p.groups, p.scale_rows, row);
+  }
   if constexpr (kMasked) {
     is_there = is_there && static_cast<int>(m) < static_cast<int>(load_ordered(p.counts + batch));
     if (__reduce_max_sync(0xFFFFFFFFu, is_there) == 0) {

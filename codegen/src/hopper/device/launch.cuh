@@ -82,6 +82,23 @@ void set_groups(GroupParameters &parameters, Problem const &problem, P const &po
 }
 template <class P>
 void set_groups(NoGroups &, Problem const &, P const &) {}
+// Stores the groups in the scales of A. `Problem` has P and `Pointers` the ends only if each group has whole tiles.
+template <class Q, class P>
+void set_padded_scales(PaddedScales &parameters, Q const &problem, P const &pointers) {
+  parameters.sfa_ends = static_cast<uint32_t const *>(pointers.sfa_ends);
+  parameters.scale_rows = static_cast<int>(problem.p);
+}
+template <class Q, class P>
+void set_padded_scales(NoPaddedScales &, Q const &, P const &) {}
+template <class Q, class P>
+void set_decode_groups(DecodeAGroups &parameters, Q const &problem, P const &pointers) {
+  parameters.offsets = static_cast<uint32_t const *>(pointers.offsets);
+  parameters.sfa_ends = static_cast<uint32_t const *>(pointers.sfa_ends);
+  parameters.groups = static_cast<int>(matrices_of_b(problem));
+  parameters.scale_rows = static_cast<int>(problem.p);
+}
+template <class Q, class P>
+void set_decode_groups(NoDecodeAGroups &, Q const &, P const &) {}
 template <class P>
 void set_counts(DecodeACounts &parameters, P const &pointers) {
   parameters.counts = static_cast<uint32_t const *>(pointers.offsets);
@@ -121,6 +138,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.last_boxes = ceil_div(problem.m - before_last, parameters.box_m);
   parameters.epilogue = epilogue;
   set_groups(parameters, problem, pointers);
+  set_padded_scales(parameters, problem, pointers);
   if (traits.tile_m <= kSmallM) {
     int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, traits));
     int const chunks = ceil_div(problem.k, traits.blocks * kBlockK), of_cta = chunks / plan.cluster;
@@ -214,6 +232,7 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
                    ceil_div(problem.m, 128),
                    ceil_div(problem.k, kAtomK)};
   set_counts(result, pointers);
+  set_decode_groups(result, problem, pointers);
   result.m = divisor(static_cast<uint32_t>(kMasked ? problem.m / matrices_of_b(problem) : problem.m));
   result.rows =
       kDirectA ? 0 : static_cast<int>(slabs.first_tiles / tiles_m * problem.m + (of_last < problem.m ? of_last : problem.m));

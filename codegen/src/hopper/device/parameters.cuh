@@ -51,7 +51,7 @@ struct alignas(64) SmallMParameters {
 // of a matrix of A.
 constexpr int kMaxGroups = 512;
 // True if scales of A are in the order of its elements. A group begins at any row, but the blocked layout has tiles of rows.
-constexpr bool kLinearSfa = kGrouped && kHasScalesA;
+constexpr bool kLinearSfa = kGrouped && kHasScalesA && !kPaddedSfa;
 struct GroupParameters {
   uint32_t const *offsets;
   int groups, group_rows;
@@ -61,9 +61,19 @@ struct NoGroups {
   static constexpr int groups = 0, group_rows = 0;
 };
 
+// If kPaddedSfa: the end of each group among the rows of the scales of A, and the number of these rows.
+struct PaddedScales {
+  uint32_t const *sfa_ends;
+  int scale_rows;
+};
+struct NoPaddedScales {
+  static constexpr uint32_t const *sfa_ends = nullptr;
+  static constexpr int scale_rows = 1;
+};
+
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. Members are in the
 // order in which a CTA needs them: each new 64 bytes cost hundreds of cycles.
-struct Parameters : std::conditional_t<kGrouped, GroupParameters, NoGroups> {
+struct Parameters : std::conditional_t<kGrouped, GroupParameters, NoGroups>, std::conditional_t<kPaddedSfa, PaddedScales, NoPaddedScales> {
   // TMA descriptors and addresses of the operands. In tiled kernels, `a_map` describes decoded A.
   CUtensorMap b_map, a_map, sfb_map, sfa_map;
   uint8_t const *b, *a, *sfb, *sfa;

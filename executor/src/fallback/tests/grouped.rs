@@ -47,6 +47,7 @@ fn groups_equal_the_interpreter() {
                         weight_only: false,
                         alpha: alpha.is_some(),
                         masked: false,
+                        sfa_ends: false,
                     });
                     let mut operands = vec![&a, &sfa, &b, &sfb, &ends];
                     operands.extend(&alpha);
@@ -75,6 +76,7 @@ fn weight_only_groups_equal_the_interpreter() {
                 weight_only: true,
                 alpha: false,
                 masked: false,
+                sfa_ends: false,
             });
             check(&kind, &[&a, &b, &sfb, &offsets(&ends)], &[(BF16, &[rows, n], None)]);
         }
@@ -90,6 +92,7 @@ fn rows_of_no_group_are_zero_even_for_nan() {
         weight_only: true,
         alpha: false,
         masked: false,
+        sfa_ends: false,
     });
     let program = program(&kind, &[&a, &b, &sfb, &offsets(&[1])], &[(F32, &[3, 2], None)]);
     let op = program.module().ops.keys().next().unwrap();
@@ -108,6 +111,7 @@ fn offsets_outside_the_rows_are_errors() {
         weight_only: true,
         alpha: false,
         masked: false,
+        sfa_ends: false,
     });
     for (ends, position, offset, least) in [
         ([-1, 3, 7], 0, -1, 0),
@@ -127,6 +131,101 @@ fn offsets_outside_the_rows_are_errors() {
             if (*p, *o, *l) == (position, offset, least));
         assert!(found, "{error}");
     }
+}
+
+/// Scales of three groups in whole tiles, and their ends there. All other rows and the padding are NaN.
+fn padded_scales(scales: &Tensor, ends: &Tensor, extra: i32) -> (Tensor, Tensor) {
+    let rows: Vec<usize> = ends.to_f64().into_iter().map(|end| end as usize).collect();
+    let mut padded = Vec::new();
+    let (mut begin, mut end) = (0, 0);
+    for group in &rows {
+        end += (group - begin).next_multiple_of(128) as i32 + extra;
+        begin = *group;
+        padded.push(end);
+    }
+    let (columns, places) = (scales.dims()[1], [0, padded[0], padded[1]]);
+    let dims = vec![end as usize + 5, columns];
+    let bytes = vec![0xFF; numeric::blocked_len(dims[0], columns)];
+    let mut blocked = Tensor::new(scales.element(), dims, Some(Blocked), bytes).unwrap();
+    for (group, end) in rows.iter().enumerate() {
+        let begin = if group == 0 { 0 } else { rows[group - 1] };
+        for row in begin..*end {
+            for column in 0..columns {
+                let at = numeric::blocked_offset(places[group] as usize + row - begin, column, columns);
+                blocked.bytes_mut()[at] = scales.bytes()[row * columns + column];
+            }
+        }
+    }
+    (blocked, offsets(&padded))
+}
+
+#[test]
+fn groups_with_whole_tiles_of_scales_equal_those_with_linear_scales() {
+    let (n, k) = (38, 96);
+    for (rows, ends) in DISTRIBUTIONS {
+        for (a, scale, block, extra) in [(F4, E4M3, 16, 0), (F4, E8M0, 32, 128), (E4M3, E8M0, 32, 0)] {
+            let blocks = k / block as usize;
+            let (a, b) = (tame(a, &[rows, k], 1), tame(F4, &[3, n, k], 2));
+            let (linear, sfb) =
+                (scales(scale, &[rows, blocks], Linear, 1), scales(scale, &[3, n, blocks], Blocked, 2));
+            let ends = offsets(&ends);
+            let (sfa, sfa_ends) = padded_scales(&linear, &ends, extra);
+            let alpha = f32s(&[3], &[0.3, -2.0, 7.5]);
+            let kind = |sfa_ends| {
+                let (weight_only, alpha, masked) = (false, true, false);
+                OpKind::GroupedScaledMma(GroupedScaledMma { block, weight_only, alpha, masked, sfa_ends })
+            };
+            let result = [(F32, &[rows, n][..], None)];
+            let operands = [&a, &sfa, &b, &sfb, &ends, &alpha, &sfa_ends];
+            check(&kind(true), &operands, &result);
+            let run = |kind: OpKind, operands: &[&Tensor]| {
+                let program = program(&kind, operands, &result);
+                let op = program.module().ops.keys().next().unwrap();
+                run_op(&program, op, operands, &SymbolValues::default()).unwrap().remove(0)
+            };
+            let of_linear = run(kind(false), &[&a, &linear, &b, &sfb, &ends, &alpha]);
+            assert_eq!(run(kind(true), &operands), of_linear);
+            let restored = scales_of_rows(&sfa, rows, [&ends, &sfa_ends]).unwrap();
+            let last = ends.to_f64()[2] as usize * blocks;
+            assert_eq!(restored.bytes()[..last], linear.bytes()[..last]);
+            // The producers of both operands.
+            check(&OpKind::PaddedEnds { multiple: 128 }, &[&ends], &[(I32, &[3], None)]);
+            let dims = sfa.dims();
+            check(&OpKind::GroupScales, &[&linear, &ends, &sfa_ends], &[(scale, dims, Some(Blocked))]);
+        }
+    }
+}
+
+#[test]
+fn ends_in_scales_without_room_are_errors() {
+    let linear = scales(E4M3, &[200, 1], Linear, 1);
+    let ends = offsets(&[0, 130, 200]);
+    for (padded, position, end, least) in [
+        ([0, 128, 384], 1, 128, 130),
+        ([0, 200, 384], 1, 200, 130),
+        ([0, 256, 256], 2, 256, 326),
+        ([128, 384, 512], 2, 512, 454),
+        ([-128, 384, 512], 0, -128, 0),
+        ([i32::MAX, 0, 0], 0, i64::from(i32::MAX), 0),
+    ] {
+        let padded = offsets(&padded);
+        let operands = [&linear, &ends, &padded];
+        let program = program(&OpKind::GroupScales, &operands, &[(E4M3, &[500, 1], Some(Blocked))]);
+        let op = program.module().ops.keys().next().unwrap();
+        let error = run_op(&program, op, &operands, &SymbolValues::default()).unwrap_err();
+        assert_eq!(error, FallbackError::PaddedEnd { position, end, multiple: 128, least, most: 500 });
+        let error = fourfold_ir::interpret_op(&program, op, &operands, &SymbolValues::default()).unwrap_err();
+        let found = matches!(&error, InterpretError::PaddedEnd { position: p, end: e, least: l, most: 500, .. }
+            if (*p, *e, *l) == (position, end, least));
+        assert!(found, "{error}");
+    }
+    let kind = OpKind::PaddedEnds { multiple: 1 << 30 };
+    let ends = offsets(&[1, 2, 3]);
+    let program = program(&kind, &[&ends], &[(I32, &[3], None)]);
+    let op = program.module().ops.keys().next().unwrap();
+    let error = run_op(&program, op, &[&ends], &SymbolValues::default()).unwrap_err();
+    let (end, most) = (1 << 31, i32::MAX as usize);
+    assert_eq!(error, FallbackError::PaddedEnd { position: 1, end, multiple: 1 << 30, least: 0, most });
 }
 
 /// Three matrices of these rows, and the rows that each group has.
@@ -159,6 +258,7 @@ fn masked_groups_equal_the_interpreter_and_ignore_other_rows() {
                         weight_only: false,
                         alpha: alpha.is_some(),
                         masked: true,
+                        sfa_ends: false,
                     });
                     let mut operands = vec![&a, &sfa, &b, &sfb, &given];
                     operands.extend(&alpha);
@@ -185,6 +285,7 @@ fn counts_beyond_the_rows_are_errors() {
         weight_only: true,
         alpha: false,
         masked: true,
+        sfa_ends: false,
     });
     for (counts, position, count) in [([-1, 3, 7], 0, -1), ([3, 8, 7], 1, 8), ([0, 7, i32::MIN], 2, i32::MIN)]
     {

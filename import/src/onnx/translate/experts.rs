@@ -311,7 +311,7 @@ impl Translator<'_> {
         sorted: &Sorted,
         block: u32,
     ) -> Value {
-        let kind = GroupedScaledMma { block, weight_only: true, alpha: true, masked: false };
+        let kind = GroupedScaledMma { block, weight_only: true, alpha: true, masked: false, sfa_ends: false };
         let ty = TensorType::new(vec![sorted.extent.clone(), Dim::fixed(stack.n)], ElementType::F32);
         let operands = [rows, stack.codes, stack.scales, sorted.ends, stack.factors];
         let product = self.step(hint, OpKind::GroupedScaledMma(kind), &operands, ty.clone());

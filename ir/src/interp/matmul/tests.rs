@@ -417,7 +417,13 @@ fn masked_rows_beyond_the_count_are_zero_whatever_a_has_there() {
     let scales = Tensor::from_f64(F8E4M3FN, vec![2, 1, 1], Some(Linear), &[2.0, 0.5]).unwrap();
     let counts = tensor(ElementType::I32, &[2], &[2.0, 1.0]);
     let kind = |alpha| {
-        OpKind::GroupedScaledMma(GroupedScaledMma { block: 16, weight_only: true, alpha, masked: true })
+        OpKind::GroupedScaledMma(GroupedScaledMma {
+            block: 16,
+            weight_only: true,
+            alpha,
+            masked: true,
+            sfa_ends: false,
+        })
     };
     let d = run(kind(false), &[&a, &b, &scales, &counts], ty(&[2, 3, 1], F32));
     assert_eq!(d.to_f64(), [28.0, 64.0, 0.0, -16.0, 0.0, 0.0]);

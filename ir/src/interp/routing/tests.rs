@@ -1,9 +1,12 @@
-//! Tests of `top_k`, `group_rows` and `scatter_add` against literal numbers.
+//! Tests of `top_k`, `group_rows`, `padded_ends`, `group_scales` and `scatter_add` against literal numbers.
 
 use super::super::InterpretError;
 use super::super::testing::{f32s, run, run_all, tensor, try_run, ty};
 use crate::ops::OpKind;
-use crate::types::ElementType::{BF16, F16, F32, I32};
+use crate::tensor::Tensor;
+use crate::types::ElementType::{BF16, F8E4M3FN, F16, F32, I32};
+use crate::types::ScaleLayout::{Blocked, Linear};
+use crate::types::{Dim, TensorType};
 
 #[test]
 fn top_k_takes_nan_first_and_the_first_of_equal_elements() {
@@ -43,6 +46,73 @@ fn group_rows_refuses_an_id_without_a_group_and_names_it() {
         let error = try_run(OpKind::GroupRows { groups: 3 }, &[&ids], &results).unwrap_err();
         let place = "%y0, %y1, %y2 = group_rows".to_owned();
         assert_eq!(error, InterpretError::Group { place, position, id, groups: 3 });
+    }
+}
+
+#[test]
+fn padded_ends_round_each_group_up() {
+    let ends = tensor(I32, &[5], &[2.0, 2.0, 131.0, 259.0, 260.0]);
+    let padded = run(OpKind::PaddedEnds { multiple: 128 }, &[&ends], ty(&[5], I32));
+    assert_eq!(padded.to_f64(), [128.0, 128.0, 384.0, 512.0, 640.0]);
+    let same = run(OpKind::PaddedEnds { multiple: 1 }, &[&ends], ty(&[5], I32));
+    assert_eq!(same.to_f64(), ends.to_f64());
+}
+
+#[test]
+fn padded_ends_refuse_descending_ends_and_sums_beyond_i32() {
+    let place = || "%y0 = padded_ends".to_owned();
+    let ends = tensor(I32, &[3], &[2.0, 1.0, 3.0]);
+    let error = try_run(OpKind::PaddedEnds { multiple: 4 }, &[&ends], &[ty(&[3], I32)]).unwrap_err();
+    let (offset, least, rows) = (1, 2, i32::MAX as usize);
+    assert_eq!(error, InterpretError::Offset { place: place(), position: 1, offset, least, rows });
+    let ends = tensor(I32, &[3], &[1.0, 1.0, 3.0]);
+    let multiple = 1 << 30;
+    let error = try_run(OpKind::PaddedEnds { multiple }, &[&ends], &[ty(&[3], I32)]).unwrap_err();
+    let (end, most) = (1 << 31, i32::MAX as usize);
+    assert_eq!(
+        error,
+        InterpretError::PaddedEnd { place: place(), position: 2, end, multiple, least: 0, most }
+    );
+}
+
+/// Marks the scale of row r and column c.
+fn marked(rows: usize, columns: usize) -> Tensor {
+    let codes = (0..rows * columns).map(|at| 1 + (at * 37 % 113) as u8).collect();
+    Tensor::from_codes(F8E4M3FN, vec![rows, columns], Some(Linear), codes).unwrap()
+}
+
+#[test]
+fn group_scales_moves_each_group_to_its_first_tile() {
+    let scales = marked(6, 5);
+    // The second group is empty, and row 5 belongs to none. The first group has a tile too many.
+    let (ends, padded) = (tensor(I32, &[3], &[2.0, 2.0, 5.0]), tensor(I32, &[3], &[256.0, 256.0, 384.0]));
+    let result = TensorType::scales([400, 5].map(Dim::fixed).to_vec(), F8E4M3FN, Blocked);
+    let moved = run(OpKind::GroupScales, &[&scales, &ends, &padded], result);
+    let (codes, from) = (moved.to_codes(), scales.to_codes());
+    let mut expected = vec![0; 400 * 5];
+    for (row, place) in [(0, 0), (1, 1), (2, 256), (3, 257), (4, 258)] {
+        expected[place * 5..][..5].copy_from_slice(&from[row * 5..][..5]);
+    }
+    assert_eq!(codes, expected);
+}
+
+#[test]
+fn ends_in_scales_are_whole_tiles_with_room_for_each_group() {
+    let scales = marked(200, 1);
+    let ends = tensor(I32, &[2], &[130.0, 200.0]);
+    for (padded, position, end, least) in [
+        ([128.0, 384.0], 0, 128, 130),
+        ([200.0, 384.0], 0, 200, 130),
+        ([256.0, 256.0], 1, 256, 326),
+        ([256.0, 512.0], 1, 512, 326),
+        ([-128.0, 384.0], 0, -128, 130),
+    ] {
+        let padded = tensor(I32, &[2], &padded);
+        let result = TensorType::scales([400, 1].map(Dim::fixed).to_vec(), F8E4M3FN, Blocked);
+        let error = try_run(OpKind::GroupScales, &[&scales, &ends, &padded], &[result]).unwrap_err();
+        let place = "%y0 = group_scales".to_owned();
+        let expected = InterpretError::PaddedEnd { place, position, end, multiple: 128, least, most: 400 };
+        assert_eq!(error, expected);
     }
 }
 

@@ -104,8 +104,8 @@ fn moved(b: &mut Builder, codes: Value, counts: Value, m: Dim) -> [Value; 2] {
     [chosen, gathered]
 }
 
-/// Three groups of NVFP4 rows, each with its own alpha, and three matrices with the same matrices of B.
-fn grouped(b: &mut Builder, m: Dim) -> [Value; 2] {
+/// Three groups of NVFP4 rows, each with its own alpha, or with whole tiles of scales for each, and three matrices with the same matrices of B.
+fn grouped(b: &mut Builder, m: Dim) -> [Value; 3] {
     let of = |shape: &[Dim], element| TensorType::new(shape.to_vec(), element);
     let [three, five, two, k] = [3, 5, 2, 32].map(Dim::fixed);
     let a = b.input("grouped_a", of(&[m.clone(), k.clone()], F4E2M1FN));
@@ -121,14 +121,26 @@ fn grouped(b: &mut Builder, m: Dim) -> [Value; 2] {
         weight_only: false,
         alpha: true,
         masked: false,
+        sfa_ends: false,
     });
     let of_rows = of(&[m.clone(), five.clone()], BF16);
-    let grouped = b.op(kind, &[a, sfa, weight, sfb, ends, alpha], &[("grouped", of_rows)])[0];
+    let grouped = b.op(kind, &[a, sfa, weight, sfb, ends, alpha], &[("grouped", of_rows.clone())])[0];
+    let sfa_ends = b.op(OpKind::PaddedEnds { multiple: 128 }, &[ends], &[("padded_ends", ty(&[3], I32))])[0];
+    let sfa_ty = TensorType::scales(vec![Dim::fixed(640), Dim::fixed(2)], F8E4M3FN, Blocked);
+    let sfa = b.op(OpKind::GroupScales, &[sfa, ends, sfa_ends], &[("group_scales", sfa_ty)])[0];
+    let kind = OpKind::GroupedScaledMma(GroupedScaledMma {
+        block: 16,
+        weight_only: false,
+        alpha: false,
+        masked: false,
+        sfa_ends: true,
+    });
+    let padded = b.op(kind, &[a, sfa, weight, sfb, ends, sfa_ends], &[("grouped_whole", of_rows)])[0];
     let a = b.input("masked_a", of(&[three.clone(), m.clone(), Dim::fixed(32)], F16));
-    let kind = GroupedScaledMma { block: 16, weight_only: true, alpha: true, masked: true };
+    let kind = GroupedScaledMma { block: 16, weight_only: true, alpha: true, masked: true, sfa_ends: false };
     let of_matrices = of(&[three, m, five], BF16);
     let kind = OpKind::GroupedScaledMma(kind);
-    [grouped, b.op(kind, &[a, weight, sfb, ends, alpha], &[("masked_d", of_matrices)])[0]]
+    [grouped, padded, b.op(kind, &[a, weight, sfb, ends, alpha], &[("masked_d", of_matrices)])[0]]
 }
 
 /// The weighted rows of the best of eight groups, `[M, 48]`, added up.
@@ -169,6 +181,7 @@ fn a_program_of_every_op_is_accepted() {
         "masked_scaled_mma",
         "mma",
         "swizzle_scales",
+        "group_scales",
         "block_quantize",
         "block_dequantize",
         "convert",
@@ -185,6 +198,7 @@ fn a_program_of_every_op_is_accepted() {
         "gather",
         "top_k",
         "group_rows",
+        "padded_ends",
         "scatter_add",
         "pad",
         "reduce",
@@ -208,7 +222,7 @@ fn facts_say_who_uses_what_and_what_is_returned() {
     let users = ["same", "same", "picked", "picked", "sum", "sum", "joined"];
     assert_eq!(facts.users(named("counts")), users.map(op));
     assert!(facts.is_output(named("x")) && !facts.is_output(named("y")));
-    let multiplications = ["y", "grouped", "masked_d"].map(op);
+    let multiplications = ["y", "grouped", "grouped_whole", "masked_d"].map(op);
     assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), multiplications);
     assert!(facts.matmul(op("c")).is_none(), "a plain mma is not a scaled_mma");
 }
@@ -225,6 +239,7 @@ fn a_matmul_fact_has_the_extents_the_format_and_the_layouts() {
         b_batched: false,
         groups: None,
         masked: false,
+        padded_rows: None,
         format: BlockFormat::NVFP4,
         sfa_layout: Some(Blocked),
         sfb_layout: Blocked,

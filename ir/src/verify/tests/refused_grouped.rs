@@ -17,6 +17,7 @@ func @main(
     %b: tensor<[3, 10, 64], f4E2M1FN>, %sfb: tensor<[3, 10, 4], f8E4M3FN, blocked>,
     %flat: tensor<[10, 64], f4E2M1FN>, %sfflat: tensor<[10, 4], f8E4M3FN, linear>,
     %e: tensor<[3], i32>, %e4: tensor<[4], i32>, %f: tensor<[3], f32>, %f4: tensor<[4], f32>,
+    %padded: tensor<[640, 4], f8E4M3FN, blocked>, %narrow: tensor<[640, 3], f8E4M3FN, blocked>,
     %half: tensor<[3], f16>, %sfbatch: tensor<[3, T, 4], f8E4M3FN, blocked>
 ) {{
 {body}  return %y0
@@ -44,7 +45,7 @@ fn operands() {
             "grouped_scaled_mma %h, %b, %sfb, %e {block = 8} : tensor<[T, 10], f32>",
         ],
         expect![[r#"
-            error: grouped_layout: `%blocked: tensor<[T, 4], f8E4M3FN, blocked>` has the blocked layout, but the rows of a group begin anywhere
+            error: grouped_layout: `%blocked: tensor<[T, 4], f8E4M3FN, blocked>` has the blocked layout, but its ends of groups are not stated
             error: element_mismatch: `%mx: tensor<[T, 2], f8E8M0FNU, linear>` and `%sfb: tensor<[3, 10, 4], f8E4M3FN, blocked>` must have the same element type
             error: scale_shape: the scales of `%a` must have the shape [T, 4], but `%mx` is tensor<[T, 2], f8E8M0FNU, linear>
             error: scales_missing: grouped_scaled_mma takes `%a: tensor<[T, 64], f4E2M1FN>` as a without its scales
@@ -99,6 +100,67 @@ fn matrices_and_counts() {
             error: operand_shape: alpha must have the shape [3], but `%f4` is tensor<[4], f32>
             error: batch_mismatch: the leading extents of `%b: tensor<[3, 10, 64], f4E2M1FN>` differ from those of `%other: tensor<[2, T, 64], f16>`
             error: result_shape: the shape of `%y5: tensor<[T, 10], f32>` must be [3, T, 10]
+        "#]],
+    );
+}
+
+#[test]
+fn ends_in_scales() {
+    check(
+        &[
+            "grouped_scaled_mma %a, %sfa, %b, %sfb, %e, sfa_ends = %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %h, %b, %sfb, %e, sfa_ends = %e {block = 16} : tensor<[T, 10], f32>",
+            "masked_scaled_mma %batch, %b, %sfb, %e, sfa_ends = %e {block = 16} : tensor<[3, T, 10], f32>",
+            "grouped_scaled_mma %a, %padded, %b, %sfb, %e, sfa_ends = %e4 {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %a, %padded, %b, %sfb, %e, sfa_ends = %f {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %a, %narrow, %b, %sfb, %e, sfa_ends = %e {block = 16} : tensor<[T, 10], f32>",
+            "grouped_scaled_mma %a, %sfbatch, %b, %sfb, %e, sfa_ends = %e {block = 16} : tensor<[T, 10], f32>",
+        ],
+        expect![[r#"
+            error: sfa_ends_unexpected: grouped_scaled_mma has sfa_ends = `%e`, but its sfa has no padded groups
+            error: sfa_ends_unexpected: grouped_scaled_mma has sfa_ends = `%e`, but its sfa has no padded groups
+            error: sfa_ends_unexpected: masked_scaled_mma has sfa_ends = `%e`, but its sfa has no padded groups
+            error: operand_shape: sfa_ends must have the shape [3], but `%e4` is tensor<[4], i32>
+            error: operand_element: grouped_scaled_mma takes i32 as sfa_ends, but `%f` is tensor<[3], f32>
+            error: scale_shape: the scales of `%a` must have the shape [640, 4], but `%narrow` is tensor<[640, 3], f8E4M3FN, blocked>
+            error: scale_shape: the scales of `%a` must have the shape [3, 4], but `%sfbatch` is tensor<[3, T, 4], f8E4M3FN, blocked>
+        "#]],
+    );
+}
+
+#[test]
+fn padded_ends_and_group_scales() {
+    check(
+        &[
+            "padded_ends %f {multiple = 128} : tensor<[3], i32>",
+            "padded_ends %e {multiple = 0} : tensor<[3], i32>",
+            "padded_ends %e {multiple = 128} : tensor<[4], i32>",
+            "padded_ends %e {multiple = 128} : tensor<[3], f32>",
+            "group_scales %sfa, %e, %e : tensor<[640, 4], f8E4M3FN, linear>",
+            "group_scales %blocked, %e, %e : tensor<[640, 4], f8E4M3FN, blocked>",
+            "group_scales %sfa, %e, %e4 : tensor<[640, 4], f8E4M3FN, blocked>",
+            "group_scales %sfa, %f, %e : tensor<[640, 4], f8E4M3FN, blocked>",
+            "group_scales %sfa, %e, %e : tensor<[640, 5], f8E4M3FN, blocked>",
+            "group_scales %mx, %e, %e : tensor<[640, 2], f8E4M3FN, blocked>",
+            "group_scales %sfbatch, %e, %e : tensor<[3, 640, 4], f8E4M3FN, blocked>",
+            "group_scales %h, %e, %e : tensor<[640, 64], f8E4M3FN, blocked>",
+            "group_scales %sfa, %e : tensor<[640, 4], f8E4M3FN, blocked>",
+        ],
+        expect![[r#"
+            error: operand_element: padded_ends takes i32 as ends, but `%f` is tensor<[3], f32>
+            error: no_multiple: padded_ends needs a multiple of at least 1
+            error: result_shape: the shape of `%y2: tensor<[4], i32>` must be [3]
+            error: result_element: the element type of `%y3: tensor<[3], f32>` must be i32
+            error: group_scales_layout: group_scales converts linear scales to blocked ones, not `tensor<[T, 4], f8E4M3FN, linear>` to `tensor<[640, 4], f8E4M3FN, linear>`
+            error: group_scales_layout: group_scales converts linear scales to blocked ones, not `tensor<[T, 4], f8E4M3FN, blocked>` to `tensor<[640, 4], f8E4M3FN, blocked>`
+            error: operand_shape: sfa_ends must have the shape [3], but `%e4` is tensor<[4], i32>
+            error: operand_element: group_scales takes i32 as ends, but `%f` is tensor<[3], f32>
+            error: result_shape: the shape of `%y8: tensor<[640, 5], f8E4M3FN, blocked>` must be [640, 4]
+            error: result_element: the element type of `%y9: tensor<[640, 2], f8E4M3FN, blocked>` must be f8E8M0FNU
+            error: group_scales_layout: group_scales converts linear scales to blocked ones, not `tensor<[3, T, 4], f8E4M3FN, blocked>` to `tensor<[3, 640, 4], f8E4M3FN, blocked>`
+            error: operand_shape: scales must have the shape [T, 4], but `%sfbatch` is tensor<[3, T, 4], f8E4M3FN, blocked>
+            error: expected_scales: group_scales requires a scale tensor as scales, but `%h` is tensor<[T, 64], f16>
+            error: operand_count: group_scales takes 3 operand(s), not 2
         "#]],
     );
 }

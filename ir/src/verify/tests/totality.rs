@@ -89,7 +89,7 @@ impl Choices<'_> {
 
     fn kind(&mut self) -> OpKind {
         let block = self.pick(&[16, 32, 0, 1, u32::MAX]);
-        match self.below(30) {
+        match self.below(33) {
             0 => OpKind::ScaledMma(ScaledMma {
                 block,
                 weight_only: self.one_in(2),
@@ -146,7 +146,10 @@ impl Choices<'_> {
                 weight_only: self.one_in(2),
                 alpha: self.one_in(2),
                 masked: self.one_in(2),
+                sfa_ends: self.one_in(2),
             }),
+            29 => OpKind::PaddedEnds { multiple: self.pick(&[0, 1, 128, u32::MAX]) },
+            30 => OpKind::GroupScales,
             _ => {
                 let count = self.pick(&[0, 1, 6, 64]);
                 OpKind::Constant(ConstantValue::Dense((0..count).map(|_| self.number()).collect()))

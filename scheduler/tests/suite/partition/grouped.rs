@@ -15,6 +15,7 @@ fn with_groups() -> Capabilities {
     for rules in &mut capabilities.formats {
         rules.max_groups = Some(300);
         rules.has_masked = true;
+        rules.has_padded = true;
     }
     capabilities
 }
@@ -36,6 +37,7 @@ fn product(builder: &mut Builder, groups: u64, k: u64, layout: ScaleLayout, alph
         weight_only: false,
         alpha: true,
         masked: false,
+        sfa_ends: false,
     });
     let ty = TensorType::new(vec![m, Dim::fixed(72)], F32);
     builder.op(kind, &[a, sfa, b, sfb, ends, alpha], &[("d", ty)])[0]
@@ -144,6 +146,62 @@ fn the_checker_finds_other_groups() {
     }
 }
 
+/// A product of M rows in seven groups, whose scales have whole tiles for each group.
+fn padded() -> Module {
+    let mut builder = Builder::new("padded");
+    let [m, p] = ["M", "P"].map(|name| builder.symbol(name));
+    let a = builder.input("a", TensorType::new(vec![m.clone(), Dim::fixed(96)], F4E2M1FN));
+    let of_a = TensorType::scales(vec![p, Dim::fixed(6)], F8E4M3FN, ScaleLayout::Blocked);
+    let sfa = builder.input("sfa", of_a);
+    let b = builder.param("b", tensor(&[7, 72, 96], F4E2M1FN));
+    let of_b = [7, 72, 6].map(Dim::fixed).to_vec();
+    let sfb = builder.param("sfb", TensorType::scales(of_b, F8E4M3FN, ScaleLayout::Blocked));
+    let ends = builder.input("ends", tensor(&[7], I32));
+    let sfa_ends = builder.input("sfa_ends", tensor(&[7], I32));
+    let kind =
+        GroupedScaledMma { block: 16, weight_only: false, alpha: false, masked: false, sfa_ends: true };
+    let operands = [a, sfa, b, sfb, ends, sfa_ends];
+    let d = TensorType::new(vec![m, Dim::fixed(72)], F32);
+    let d = builder.op(OpKind::GroupedScaledMma(kind), &operands, &[("d", d)])[0];
+    builder.finish(&[d])
+}
+
+#[test]
+fn padded_scales_have_rows_and_ends_of_their_own() {
+    let (program, partition) = planned(padded(), &with_groups());
+    let plan = Plan::from(partition.kernels().next().expect("a kernel").1.clone());
+    assert_eq!(plan.signature(&program), "nvfp4 grouped padded d=f32");
+    let dims: Vec<&str> = plan.dims().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(dims, ["L", "M", "N", "K", "E", "P"]);
+    let roles: Vec<String> = plan.roles().operands.into_iter().map(|(role, _)| role).collect();
+    assert_eq!(roles, ["a", "sfa", "b", "sfb", "offsets", "sfa_ends"]);
+    expect![[r#"
+        0 kernel nvfp4 1xMx72x96 f32 -> %d
+          %a %sfa %b %sfb %ends %sfa_ends -> %d
+    "#]]
+    .assert_eq(&text(&program, &partition));
+    let changes: [fn(&mut fourfold_scheduler::PaddedScales); 2] =
+        [|padded| padded.rows = Dim::fixed(8), |padded| padded.ends = fourfold_ir::Entity::from_index(4)];
+    for change in changes {
+        let mut changed = partition.clone();
+        for segment in &mut changed.segments {
+            if let SegmentKind::Kernel(plan) = &mut segment.kind
+                && let Plan::ScaledMma(plan) = &mut **plan
+            {
+                change(plan.groups.as_mut().and_then(|groups| groups.padded.as_mut()).expect("padded"));
+            }
+        }
+        assert!(check(&program, &with_groups(), &changed).is_err());
+    }
+    let mut without = with_groups();
+    without.formats.iter_mut().for_each(|rules| rules.has_padded = false);
+    assert!(check(&program, &without, &partition).is_err(), "a kernel that the target lacks");
+    let (code, message) = reason(padded(), &without, "d").expect("a reason");
+    assert_eq!(code, ReasonCode::ScaleLayout);
+    expect!["%d = grouped_scaled_mma: %sfa, the scales of A, are blocked; expected linear"]
+        .assert_eq(&message);
+}
+
 /// A product of seven matrices of M rows, weighted by row and rounded to bf16.
 fn masked(of_a: ScaleLayout) -> Module {
     let mut builder = Builder::new("masked");
@@ -155,7 +213,8 @@ fn masked(of_a: ScaleLayout) -> Module {
     let of_b = [7, 72, 6].map(Dim::fixed).to_vec();
     let sfb = builder.param("sfb", TensorType::scales(of_b, F8E4M3FN, ScaleLayout::Blocked));
     let counts = builder.input("counts", tensor(&[7], I32));
-    let kind = GroupedScaledMma { block: 16, weight_only: false, alpha: false, masked: true };
+    let kind =
+        GroupedScaledMma { block: 16, weight_only: false, alpha: false, masked: true, sfa_ends: false };
     let d = TensorType::new(of(72), F32);
     let d = builder.op(OpKind::GroupedScaledMma(kind), &[a, sfa, b, sfb, counts], &[("d", d)])[0];
     let weights = builder.input("weights", TensorType::new(of(1), F32));

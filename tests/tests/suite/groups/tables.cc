@@ -99,7 +99,7 @@ static Index blockIdx, gridDim;
 
 KERNEL
 
-constexpr bool kMasked = IS_MASKED;
+constexpr bool kMasked = IS_MASKED, kPadded = IS_PADDED;
 
 static std::mt19937 engine;
 static int below(int bound) { return static_cast<int>(engine() % static_cast<unsigned>(bound)); }
@@ -107,6 +107,16 @@ static int below(int bound) { return static_cast<int>(engine() % static_cast<uns
 static int failed(char const *what, int group) {
   std::printf("%s of group %d\n", what, group);
   return 1;
+}
+
+// Members that only some kernels have.
+template <class P>
+void set_scales(P &p, uint8_t *scales, int const *sfa_ends, int scale_tiles) {
+  if constexpr (kPadded) {
+    p.sfa_ends = sfa_ends, p.scale_tiles = scale_tiles;
+  } else {
+    p.tables.scales = scales;
+  }
 }
 
 // The ends of groups, also such that are not valid.
@@ -141,6 +151,20 @@ static int check(int groups, int m, int n, int k, int ctas, int distribution) {
   for (uint8_t &scale : sfa) {
     scale = static_cast<uint8_t>(1 + below(200));
   }
+  // The ends of padded groups, some of which have a tile too many. Some distributions have none, or wrong ones.
+  std::vector<int> sfa_ends(groups);
+  int scale_tiles = 0;
+  for (int group = 0, before = 0; group < groups; ++group) {
+    int const end = max(before, std::clamp(offsets[group], 0, m));
+    scale_tiles += (end - before + 127) / 128 + below(2);
+    sfa_ends[group] = scale_tiles * 128;
+    before = end;
+    if (distribution == 4) {
+      int const wild[] = {INT32_MIN, INT32_MAX, -1, below(4 * m), sfa_ends[group]};
+      sfa_ends[group] = wild[below(5)];
+    }
+  }
+  scale_tiles = distribution == 1 && groups > 1 ? 0 : distribution == 4 ? below(4) : scale_tiles;
   std::vector<float> alphas(groups);
   for (int group = 0; group < groups; ++group) {
     alphas[group] = 3.0f + group;
@@ -163,7 +187,7 @@ static int check(int groups, int m, int n, int k, int ctas, int distribution) {
   p.tables.c = c.data(), p.tables.d = d.data(), p.tables.strides = strides.data();
   p.tables.alphas = line_alphas.data(), p.tables.first_rows = first_rows.data();
   p.tables.x0 = columns.data(), p.tables.x2 = matrices.data();
-  p.tables.scales = scales.data();
+  set_scales(p, scales.data(), sfa_ends.data(), scale_tiles);
   p.a = place(1), p.b = place(2), p.sfa = sfa.data(), p.sfb = place(3);
   p.offsets = offsets.data(), p.alphas = alphas.data();
   p.x0 = reinterpret_cast<float *>(place(4)), p.x2 = reinterpret_cast<float *>(place(5));
@@ -200,14 +224,26 @@ static int check(int groups, int m, int n, int k, int ctas, int distribution) {
     if (scales_b[group] != p.sfb + matrix * of_b) return failed("SFB", group);
     if (strides_a[group].value != k || strides_b[group].value != k) return failed("strides", group);
     if (strides[group].value != n) return failed("stride of D", group);
-    if (layouts_a[group] != Layout{max(rows, 1), k}) return failed("layout of SFA", group);
+    if constexpr (kPadded) {
+      // No byte of the tile and its layout is outside of the scales. Right ends give the tile that they state.
+      bool const has_scales = is_group && scale_tiles > 0;
+      int64_t const first = has_scales ? (scales_a[group] - sfa.data()) / int64_t(tile) : 0;
+      if (scales_a[group] != (has_scales ? sfa.data() + first * int64_t(tile) : p.sfb)) return failed("SFA", group);
+      int const room = has_scales ? (scale_tiles - int(first)) * 128 : 128;
+      if (first < 0 || (has_scales && first >= scale_tiles)) return failed("tile of SFA", group);
+      if (layouts_a[group] != Layout{min(max(rows, 1), room), k}) return failed("layout of SFA", group);
+      int64_t const stated = group == 0 ? 0 : sfa_ends[group - 1] / 128;
+      if (has_scales && first != std::clamp<int64_t>(stated, 0, scale_tiles - 1)) return failed("first tile", group);
+    } else {
+      if (layouts_a[group] != Layout{max(rows, 1), k}) return failed("layout of SFA", group);
+    }
     if (layouts_b[group] != Layout{n, k}) return failed("layout of SFB", group);
     if (c[group] != p.c + row * n || d[group] != p.d + row * n) return failed("C or D", group);
     if (line_alphas[group] != (is_group ? alphas[group] : 1.0f)) return failed("alpha", group);
     if (first_rows[group] != row) return failed("first row", group);
     if (columns[group] != p.x0 + row || matrices[group] != p.x2 + row * n) return failed("operands", group);
-    size_t const own_tiles = (rows + 127) / 128;
-    if (scales_a[group] != scales.data() + first_tile * tile) return failed("SFA", group);
+    size_t const own_tiles = kPadded ? 0 : (rows + 127) / 128;
+    if (!kPadded && scales_a[group] != scales.data() + first_tile * tile) return failed("SFA", group);
     for (size_t r = 0; r < own_tiles * 128; ++r) {
       for (int block = 0; block < atoms * 4; ++block) {
         bool const is_scale = r < size_t(rows) && block < blocks;

@@ -193,7 +193,6 @@ impl Cutlass {
                 sms,
                 mainloop: mainloop?,
                 groups: None,
-                masked: false,
                 epilogue: Epilogue {
                     schedule: schedule?,
                     sms,

@@ -128,70 +128,119 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         }
     };
     drop(progress);
-    let contradicted: Vec<&str> =
-        confirmed.iter().filter(|(_, refused)| !refused).map(|(name, _)| name.as_str()).collect();
-    let deferred = counts.of(State::Deferred) + runs.of(State::Deferred);
-    let object = json!({
-        "ok": contradicted.is_empty() && deferred == 0,
-        "manifest": crate::shown(path),
-        "records": crate::shown(&out),
-        "shard": arguments.shard.to_string(),
-        "combinations": combinations.len(),
-        "problems": problems.len(),
-        "kernels": counts_object(&counts),
-        "runs": counts_object(&runs),
-        "confirmed": { "asked": confirmed.len(), "refused": confirmed.len() - contradicted.len() },
-        "device": device.as_ref().map(|device| device.gpu().name.clone()),
-    });
-    let given =
-        [State::Built, State::CompileError, State::NoMma, State::Deferred].map(|state| counts.of(state));
-    let asked: usize = given.iter().sum();
-    let share = if asked == 0 { 100.0 } else { 100.0 * given[0] as f64 / asked as f64 };
-    let mut text = format!(
-        "{}: {} combinations, {} of them in shard {}\n",
-        path.display(),
-        combinations.len(),
-        tasks.len(),
-        arguments.shard
-    );
-    for (state, count) in &counts.0 {
-        text += &format!("  {:<14} {count}\n", word(*state));
+    let swept = Swept {
+        arguments,
+        out: &out,
+        combinations: combinations.len(),
+        tasks: &tasks,
+        problems: problems.len(),
+        counts: &counts,
+        runs: &runs,
+        confirmed: &confirmed,
+        device: device.as_ref(),
+    };
+    Ok(swept.finished())
+}
+
+/// The outcome of a sweep.
+struct Swept<'a> {
+    arguments: &'a Arguments,
+    out: &'a Path,
+    combinations: usize,
+    tasks: &'a [Task],
+    problems: usize,
+    counts: &'a Counts,
+    runs: &'a Counts,
+    /// Rejected kernels that were compiled all the same, and true for each that the compiler rejected.
+    confirmed: &'a [(String, bool)],
+    device: Option<&'a Device>,
+}
+
+impl Swept<'_> {
+    fn contradicted(&self) -> Vec<&str> {
+        let accepted = self.confirmed.iter().filter(|(_, refused)| !refused);
+        accepted.map(|(name, _)| name.as_str()).collect()
     }
-    text += &format!("{} of {asked} compiled kernels were built ({share:.1} %)\n", given[0]);
-    if !confirmed.is_empty() {
-        text += &format!(
-            "the compiler rejected {} of {} kernels that the rules reject\n",
-            confirmed.len() - contradicted.len(),
-            confirmed.len()
+
+    fn deferred(&self) -> usize {
+        self.counts.of(State::Deferred) + self.runs.of(State::Deferred)
+    }
+
+    fn finished(&self) -> super::Finished {
+        let code = match (self.contradicted().is_empty(), self.deferred()) {
+            (false, _) => crate::EXIT_MISMATCH,
+            (true, 0) => 0,
+            (true, _) => crate::EXIT_ENVIRONMENT,
+        };
+        let text = crate::without_controls(&self.text());
+        super::Finished { text, object: self.object(), code, on_stdout: false }
+    }
+
+    fn object(&self) -> serde_json::Value {
+        let contradicted = self.contradicted();
+        let asked = self.confirmed.len();
+        json!({
+            "ok": contradicted.is_empty() && self.deferred() == 0,
+            "manifest": crate::shown(&self.arguments.manifest),
+            "records": crate::shown(self.out),
+            "shard": self.arguments.shard.to_string(),
+            "combinations": self.combinations,
+            "problems": self.problems,
+            "kernels": counts_object(self.counts),
+            "runs": counts_object(self.runs),
+            "confirmed": { "asked": asked, "refused": asked - contradicted.len() },
+            "device": self.device.map(|device| device.gpu().name.clone()),
+        })
+    }
+
+    fn text(&self) -> String {
+        let Swept { arguments, tasks, problems, counts, runs, confirmed, device, .. } = *self;
+        let (contradicted, deferred) = (self.contradicted(), self.deferred());
+        let given =
+            [State::Built, State::CompileError, State::NoMma, State::Deferred].map(|state| counts.of(state));
+        let asked: usize = given.iter().sum();
+        let share = if asked == 0 { 100.0 } else { 100.0 * given[0] as f64 / asked as f64 };
+        let mut text = format!(
+            "{}: {} combinations, {} of them in shard {}\n",
+            arguments.manifest.display(),
+            self.combinations,
+            tasks.len(),
+            arguments.shard
         );
-        for name in &contradicted {
-            text += &format!("  the compiler builds a kernel that the rules reject: {name}\n");
-        }
-    }
-    if let Some(device) = &device {
-        text += &format!("on {} problems on {}:\n", problems.len(), device.gpu());
-        let is_other = |task: &&Task| Some(task.combination.target.name) != device.gpu().target();
-        match tasks.iter().filter(is_other).count() {
-            0 => {}
-            others => text += &format!("  {others} kernels are for another target and were not run\n"),
-        }
-        for (state, count) in &runs.0 {
+        for (state, count) in &counts.0 {
             text += &format!("  {:<14} {count}\n", word(*state));
         }
-    }
-    if deferred > 0 {
-        text += &format!(
-            "the sweep is incomplete: time, memory or disk space ran out for {deferred}, or the compiler crashed; run \
+        text += &format!("{} of {asked} compiled kernels were built ({share:.1} %)\n", given[0]);
+        if !confirmed.is_empty() {
+            text += &format!(
+                "the compiler rejected {} of {} kernels that the rules reject\n",
+                confirmed.len() - contradicted.len(),
+                confirmed.len()
+            );
+            for name in &contradicted {
+                text += &format!("  the compiler builds a kernel that the rules reject: {name}\n");
+            }
+        }
+        if let Some(device) = device {
+            text += &format!("on {problems} problems on {}:\n", device.gpu());
+            let is_other = |task: &&Task| Some(task.combination.target.name) != device.gpu().target();
+            match tasks.iter().filter(is_other).count() {
+                0 => {}
+                others => text += &format!("  {others} kernels are for another target and were not run\n"),
+            }
+            for (state, count) in &runs.0 {
+                text += &format!("  {:<14} {count}\n", word(*state));
+            }
+        }
+        if deferred > 0 {
+            text += &format!(
+                "the sweep is incomplete: time, memory or disk space ran out for {deferred}, or the compiler crashed; run \
              it again to retry these\n"
-        );
+            );
+        }
+        text += &format!("records: {}\n", self.out.display());
+        text
     }
-    text += &format!("records: {}\n", out.display());
-    let code = match (contradicted.is_empty(), deferred) {
-        (false, _) => crate::EXIT_MISMATCH,
-        (true, 0) => 0,
-        (true, _) => crate::EXIT_ENVIRONMENT,
-    };
-    Ok(super::Finished { text: crate::without_controls(&text), object, code, on_stdout: false })
 }
 
 /// Returns the name of a rejected kernel that was compiled all the same, and true if the compiler rejected it.
