@@ -34,8 +34,7 @@ pub struct Configuration {
     /// True if a CTA computes row after row, and reads the next one while it computes one. Otherwise other CTAs of the
     /// SM read their rows meanwhile, which takes fewer registers.
     pub is_persistent: bool,
-    /// True if rows that registers do not hold are kept in shared memory, or if they are read once by a pair of CTAs. A CTA
-    /// then has one row.
+    /// True if rows that registers do not hold are kept in shared memory. A CTA then has one row.
     pub is_stored: bool,
 }
 
@@ -72,11 +71,8 @@ impl Configuration {
         let stored = phases::stored(program).into_iter().map(|operand| &program.operands[operand]);
         let bits: u64 = stored.map(|operand| operand.element.storage_bits() as u64).sum();
         let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));
-        // CTAs that share a row exchange their sums as those of stored rows do, but keep nothing.
-        let is_shared = has_reductions && bits == 0 && groups > 2048 && target.cluster_ctas > 1;
         let rows = match block {
             Some(_) => quantizing(groups, bytes, has_reductions),
-            None if is_shared => shared(bytes),
             None if has_reductions => Reducing::of(program, bytes, bits == 0).rows(groups),
             None => elementwise(groups, bytes),
         };
@@ -84,10 +80,10 @@ impl Configuration {
         let least = if block.is_none() && (4..=8).contains(&ctas) { 256 } else { 128 };
         let threads = row_threads.max(least);
         let is_long = columns.is_none_or(|columns| columns > u64::from(row_threads * values * turns));
-        let is_stored = is_long && (bits > 0 || block.is_none() && is_shared) && threads == row_threads;
+        let is_stored = is_long && bits > 0 && threads == row_threads;
         let usual = Configuration { threads, row_threads, values, turns, ctas, is_persistent, is_stored };
         match columns {
-            Some(columns) if is_stored && bits > 0 => {
+            Some(columns) if is_stored => {
                 let (threads, turns, ctas) = stored_rows(columns * bits / 8, bytes, block.is_some(), target);
                 Configuration { threads, row_threads: threads, turns, ctas, ..usual }
             }
@@ -128,12 +124,6 @@ fn quantizing(groups: u32, bytes: u32, has_reductions: bool) -> Rows {
         _ => (1024, 1, 1),
     };
     Rows { row_threads, turns, ctas, is_persistent: true }
-}
-
-/// The rows of a program that reads long rows once, of which two CTAs share one. Two CTAs fit an SM, so that 132 rows take
-/// one wave.
-fn shared(bytes: u32) -> Rows {
-    Rows { row_threads: 512, turns: turns_of_bytes(bytes, 4), ctas: 2, is_persistent: false }
 }
 
 /// The threads, turns and CTAs of rows that take `row_bytes` of shared memory.
