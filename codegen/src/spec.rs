@@ -160,8 +160,8 @@ impl ScaledMmaSpec {
     /// The signature: a description of operands and outputs, such as `nvfp4 alpha c=bf16 beta row=f16
     /// matrix=bf16 d=bf16`.
     ///
-    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows, `padded` if scales of A have whole tiles for
-    /// each group, `pair` if the epilogue pairs columns,
+    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows, `blocked` if scales of A are
+    /// blocked for each group, `pair` if the epilogue pairs columns,
     /// `alpha`, C and `beta` if present, the epilogue's operands in order, and the outputs in order. An output is one of:
     /// - a value, `d=bf16`
     /// - codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the operand position of the per-tensor scale, or
@@ -176,14 +176,15 @@ impl ScaledMmaSpec {
             self.configuration.block_format().map_or("mixed".to_owned(), |format| format.to_string());
         let mut parts = vec![format];
         parts.extend(self.configuration.groups().map(|groups| groups.signature().to_owned()));
-        parts.extend(self.has_padded_scales().then(|| "padded".to_owned()));
+        let groups = self.configuration.groups().filter(|groups| groups.blocked);
+        parts.extend(groups.map(|_| "blocked".to_owned()));
         parts.extend(self.epilogue.signature());
         parts.join(" ")
     }
 
     /// Returns whether scales of A have whole tiles for each group of rows.
     fn has_padded_scales(&self) -> bool {
-        self.configuration.groups().is_some_and(|groups| groups.padded)
+        self.configuration.groups().is_some_and(|groups| groups.has_padded_scales())
     }
 
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its

@@ -345,7 +345,7 @@ fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
         batched: true,
         max_groups: target.group_formats.contains(&format).then_some(MAX_GROUPS),
         has_masked: target.has_masked && target.group_formats.contains(&format),
-        has_padded: target.group_formats.contains(&format) && !format.is_weight_only(),
+        has_group_scales: target.group_formats.contains(&format) && !format.is_weight_only(),
         outputs: matrices.iter().copied().chain(narrow.map(with_rule)).collect(),
         c: matrices.clone(),
         epilogue: EpilogueCapability {

@@ -111,7 +111,7 @@ fn configuration(json: &Value) -> Configuration {
         cluster,
         sms: sms.unwrap_or(Sms::One),
         mainloop,
-        groups: grouped.then_some(Groups { has_alphas: false, masked: false, padded: false }),
+        groups: grouped.then_some(Groups { has_alphas: false, masked: false, blocked: false }),
         epilogue: Epilogue {
             schedule,
             sms: epilogue_sms.unwrap_or(Sms::One),

@@ -151,8 +151,8 @@ pub struct FormatCapability {
     pub max_groups: Option<u64>,
     /// True if kernels compute a `masked_scaled_mma` of at most as many groups.
     pub has_masked: bool,
-    /// True if kernels of a `grouped_scaled_mma` read an sfa with whole tiles for each group.
-    pub has_padded: bool,
+    /// True if kernels of groups also read a blocked sfa, with whole tiles or a matrix for each group.
+    pub has_group_scales: bool,
     /// Element types of the tensors that a kernel writes, each with its multiple of N.
     pub outputs: Vec<OutputCapability>,
     /// Element types of C, each with its multiple of N.

@@ -116,8 +116,9 @@ pub struct Matmul {
     pub groups: Option<Dim>,
     /// True for a `masked_scaled_mma`. M then counts the rows of the matrices of all groups.
     pub masked: bool,
-    /// P, the rows of sfa if it has whole tiles for each group.
-    pub padded_rows: Option<Dim>,
+    /// The matrices and the rows of an sfa that is blocked for each group: one matrix of P rows with whole tiles for each,
+    /// or a matrix for each. `None` in a `scaled_mma`, and beside linear scales.
+    pub group_scales: Option<[Dim; 2]>,
     /// The format of operands and scales.
     pub format: BlockFormat,
     /// The layout of A's scales; `None` for a 16-bit A, which has none.

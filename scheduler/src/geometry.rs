@@ -43,7 +43,8 @@ pub(crate) fn extent_limits(matmul: &Matmul, capability: &FormatCapability) -> V
         vec![("L", batch.clone(), most.min(max_matrices)), ("M", m.clone(), most)]
     };
     limits.extend([("N", n.clone(), most.min(max_columns)), ("K", k.clone(), most)]);
-    limits.extend(matmul.padded_rows.iter().map(|rows| ("P", rows.clone(), most)));
+    let padded = matmul.group_scales.iter().filter(|_| !matmul.masked);
+    limits.extend(padded.map(|[_, rows]| ("P", rows.clone(), most)));
     limits
         .extend(matmul.groups.iter().map(|groups| ("E", groups.clone(), capability.max_groups.unwrap_or(0))));
     limits
@@ -91,10 +92,13 @@ pub(crate) fn max_tile_count(matmul: &Matmul, capability: &FormatCapability) -> 
     all_rows.checked_mul(of_extent(columns.as_fixed(), tile_columns)?)
 }
 
-/// The operands with blocked scales, and A with its padded rows if groups have whole tiles. Each entry has a name, the number of scale matrices, the rows of one,
-/// and K.
+/// The name of the blocked scales of groups, which have other rows than A.
+const GROUP_SCALES: &str = "A's groups";
+
+/// The operands with blocked scales, and A also with those of groups. Each entry has a name, the number of scale matrices,
+/// the rows of one, and K.
 pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
-    let Matmul { batch, m, n, k, padded_rows, .. } = matmul;
+    let Matmul { batch, m, n, k, group_scales, .. } = matmul;
     let one = Dim::fixed(1);
     let a = if matmul.sfa_layout.is_none() {
         None
@@ -109,9 +113,10 @@ pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
         None if matmul.b_batched => batch.clone(),
         None => one,
     };
-    let padded = padded_rows.as_ref().map(|rows| [Dim::fixed(1), rows.clone(), k.clone()]);
+    let of_groups = group_scales.as_ref().map(|[matrices, rows]| [matrices.clone(), rows.clone(), k.clone()]);
     let b = [b_matrices, n.clone(), k.clone()];
-    a.into_iter().chain(padded).map(|a| ("A", a)).chain([("B", b)]).collect()
+    let of_groups = of_groups.map(|of_groups| (GROUP_SCALES, of_groups));
+    a.map(|a| ("A", a)).into_iter().chain(of_groups).chain([("B", b)]).collect()
 }
 
 /// Bytes of blocked scales for this many matrices, rows and K; `None` beyond 64 bits or for an unknown

@@ -72,8 +72,7 @@ pub use plan::{
     BlockQuantizePlan, ChoosePlan, ColumnPlan, ColumnProgram, ConstantPlan, Constraint, Decision,
     EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, MAX_MOVE_AXES,
     MAX_MOVE_OFFSETS, MAX_MOVE_OPERANDS, MAX_PAD_AXES, MmaPlan, MovePlan, MoveProgram, OutputKind,
-    PaddedScales, PairedColumns, Partition, Plan, Repeat, Roles, RowInput, RowOperand, RowOutput,
-    RowOutputKind, RowPlan, RowProgram, RowRef, RowShape, RowStep, RowStepKind, ScaledMmaPlan, Segment,
-    SegmentKind, Tier, ViewPlan,
+    PairedColumns, Partition, Plan, Repeat, Roles, RowInput, RowOperand, RowOutput, RowOutputKind, RowPlan,
+    RowProgram, RowRef, RowShape, RowStep, RowStepKind, ScaledMmaPlan, Segment, SegmentKind, Tier, ViewPlan,
 };
 pub use reason::{ReasonCode, Rejection};

@@ -185,19 +185,12 @@ pub struct Groups {
     pub masked: bool,
     /// E, the number of groups.
     pub count: Dim,
-    /// The groups in sfa, if it has whole tiles for each.
-    pub padded: Option<PaddedScales>,
+    /// The matrices and the rows of an sfa that is blocked for each group; `None` beside linear scales.
+    pub scales: Option<[Dim; 2]>,
+    /// The end of each group among the rows of sfa, `[E]`, ascending, if it has whole tiles for each.
+    pub sfa_ends: Option<Value>,
     /// True if alpha has a value for each group. Otherwise it is a scalar.
     pub has_alphas: bool,
-}
-
-/// Blocked scales of A with whole tiles of 128 rows for each group.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PaddedScales {
-    /// The end of each group among the rows of the scales, `[E]`, ascending.
-    pub ends: Value,
-    /// P, the rows of the scales.
-    pub rows: Dim,
 }
 
 /// The plan of one fused kernel.
@@ -229,7 +222,7 @@ pub struct ScaledMmaPlan {
     pub groups: Option<Groups>,
     /// A, `[.., M, K]`.
     pub a: Value,
-    /// The scales of A, blocked, or linear if there are groups without whole tiles; absent beside a 16-bit A.
+    /// The scales of A, blocked, or linear for groups without tiles of their own; absent beside a 16-bit A.
     pub sfa: Option<Value>,
     /// B, `[.., N, K]`.
     pub b: Value,
@@ -322,9 +315,10 @@ impl ScaledMmaPlan {
         self.alpha.filter(|_| self.groups.as_ref().is_some_and(|groups| groups.has_alphas))
     }
 
-    /// The groups in sfa, if it has whole tiles for each.
-    pub fn padded(&self) -> Option<&PaddedScales> {
-        self.groups.as_ref().and_then(|groups| groups.padded.as_ref())
+    /// The ends of groups in sfa, and P, the number of its rows, if it has whole tiles for each group.
+    pub fn padded(&self) -> Option<(Value, &Dim)> {
+        let groups = self.groups.as_ref()?;
+        Some((groups.sfa_ends?, &groups.scales.as_ref()?[1]))
     }
 
     /// The columns of D: N, or half of it if the epilogue pairs columns.

@@ -9,7 +9,7 @@ use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
 use crate::pair::Pair;
 use crate::plan::{
-    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, OutputKind, PaddedScales,
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, Groups, KernelOutput, OutputKind,
     PairedColumns, ScaledMmaPlan,
 };
 use crate::properties::splat;
@@ -70,9 +70,8 @@ pub(crate) fn build_plan(
         b_batched: matmul.b_batched,
         groups: operands.offsets.zip(matmul.groups.clone()).map(|(offsets, count)| {
             let has_alphas = operands.alpha.is_some_and(|alpha| !module.ty(alpha).is_scalar());
-            let padded = operands.sfa_ends.zip(matmul.padded_rows.clone());
-            let padded = padded.map(|(ends, rows)| PaddedScales { ends, rows });
-            Groups { offsets, masked: matmul.masked, count, padded, has_alphas }
+            let (masked, scales, sfa_ends) = (matmul.masked, matmul.group_scales.clone(), operands.sfa_ends);
+            Groups { offsets, masked, count, scales, sfa_ends, has_alphas }
         }),
         a: operands.a,
         sfa: operands.sfa,

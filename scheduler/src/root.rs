@@ -111,9 +111,9 @@ pub(crate) fn accept<'a>(
         return reject(ReasonCode::GroupedUnsupported, what);
     }
     let of_a = operands.sfa.zip(matmul.sfa_layout).map(|(scales, layout)| ("A", scales, layout));
-    // The rows of a group begin anywhere, so a grouped A has linear scales, or whole tiles for each group.
-    let is_padded = operands.sfa_ends.is_some() && capability.has_padded;
-    let is_linear = matmul.groups.is_some() && !is_padded;
+    // The rows of a group begin anywhere, so a grouped A has linear scales, or blocked ones for each group.
+    let is_blocked = matmul.group_scales.is_some() && capability.has_group_scales;
+    let is_linear = matmul.groups.is_some() && !is_blocked;
     for (role, scales, layout) in of_a.into_iter().chain([("B", operands.sfb, matmul.sfb_layout)]) {
         let expected = if is_linear && role == "A" { ScaleLayout::Linear } else { ScaleLayout::Blocked };
         if layout != expected {

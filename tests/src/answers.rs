@@ -57,6 +57,7 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
     // A 16-bit A has no scales.
     let is_grouped = spec.configuration.groups().is_some();
     let is_padded = is_padded(spec);
+    let is_blocked = spec.configuration.groups().is_some_and(|groups| groups.blocked);
     let (sfa, sfb) = if format.is_weight_only() { (None, 2) } else { (Some(1), 3) };
     for _ in 0..SHAPES {
         let problem = Problem {
@@ -87,7 +88,11 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
         let bytes = |rows: i64| numeric::blocked_len(rows as usize, columns);
         let bytes_a = match problem.p {
             Some(rows) => bytes(rows),
-            None if is_grouped => problem.m as usize * columns,
+            None if is_grouped && !is_blocked => problem.m as usize * columns,
+            None if is_grouped => {
+                let e = problem.e.unwrap_or(1);
+                e as usize * bytes(problem.m / e)
+            }
             None => problem.l as usize * bytes(problem.m),
         };
         assert!(sfa.is_none_or(|sfa| requirements.operands[sfa] as usize == bytes_a), "{problem:?}");
@@ -96,7 +101,7 @@ pub fn check_acceptance(spec: &ScaledMmaSpec, kernel: &Kernel) {
         // The blocked scales of groups, each of which may end with a part of 128 rows.
         let tiles = match problem.e {
             None => 0,
-            Some(_) if is_padded => 0,
+            Some(_) if is_blocked => 0,
             Some(e) if is_masked(spec) => e * (problem.m / e + 127).div_euclid(128),
             Some(e) => problem.m / 128 + problem.m.min(e + 1),
         };
@@ -274,7 +279,7 @@ fn is_masked(spec: &ScaledMmaSpec) -> bool {
 
 /// Returns true if scales of A have whole tiles for each group of rows.
 fn is_padded(spec: &ScaledMmaSpec) -> bool {
-    spec.configuration.groups().is_some_and(|groups| groups.padded)
+    spec.configuration.groups().is_some_and(|groups| groups.blocked && !groups.masked)
 }
 
 /// Returns true exactly if the plan admits a call with this problem.
@@ -317,6 +322,8 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
             .is_some_and(|bytes| bytes as u64 <= format.max_scale_bytes)
     };
     let of_a = scale_bytes(problem.m, problem.l) && problem.p.is_none_or(|rows| scale_bytes(rows, 1));
+    let is_blocked = is_masked(spec) && spec.configuration.groups().is_some_and(|groups| groups.blocked);
+    let of_a = of_a && problem.e.filter(|_| is_blocked).is_none_or(|e| scale_bytes(problem.m / e, e));
     if !of_a || !scale_bytes(problem.n, problem.matrices()) {
         return false;
     }

@@ -137,7 +137,7 @@ const GROUP_FORMATS: [BlockFormat; 3] =
 /// Returns the kernel of a target of Blackwell for groups of rows with an alpha each.
 fn of_groups(name: &str, format: BlockFormat) -> Design {
     let family = defaults::family(name).expect("a target of Blackwell");
-    let groups = Groups { has_alphas: true, masked: false, padded: false };
+    let groups = Groups { has_alphas: true, masked: false, blocked: false };
     select::cutlass::choose_of_groups(family, format, groups).expect("a kernel").0.into()
 }
 

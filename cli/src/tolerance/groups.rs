@@ -70,10 +70,10 @@ impl KernelRun<'_> {
         let plan = self.plan;
         let Some(sfa) = plan.sfa else { return Ok(None) };
         let sfa = self.run.operand(sfa)?;
-        let Some((groups, padded)) = plan.groups.as_ref().zip(plan.padded()) else {
+        let Some((groups, (sfa_ends, _))) = plan.groups.as_ref().zip(plan.padded()) else {
             return Ok(Some(Cow::Borrowed(sfa)));
         };
-        let ends = [self.run.operand(groups.offsets)?, self.run.operand(padded.ends)?];
+        let ends = [self.run.operand(groups.offsets)?, self.run.operand(sfa_ends)?];
         let rows = self.run.operand(plan.a)?.dims().first().copied().unwrap_or(0);
         let scales = scales_of_rows(sfa, rows, ends);
         scales.map(|scales| Some(Cow::Owned(scales))).map_err(|source| self.run.failed(plan.root, source))

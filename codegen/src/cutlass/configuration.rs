@@ -335,7 +335,7 @@ impl Configuration {
         }
         if let Some(groups) = self.groups {
             name += if groups.masked { "_masked" } else { "_grouped" };
-            name += if groups.padded { "_padded" } else { "" };
+            name += if groups.blocked { "_blocked" } else { "" };
         }
         if self.epilogue.schedule == EpilogueSchedule::NoSmem {
             name += "_nosmem";

@@ -139,6 +139,8 @@ struct GroupContext {
     is_masked: bool,
     /// True if scales of A have whole tiles for each group.
     is_padded: bool,
+    /// True if they are blocked.
+    is_blocked: bool,
     /// True if the kernel reads a matrix as CUTLASS's source.
     has_source: bool,
     /// True if it reads another matrix.
@@ -298,7 +300,8 @@ fn of_groups(groups: Groups, epilogue: &Epilogue) -> GroupContext {
         has_alpha: epilogue.alpha,
         has_alphas: groups.has_alphas,
         is_masked: groups.masked,
-        is_padded: groups.padded,
+        is_padded: groups.has_padded_scales(),
+        is_blocked: groups.blocked,
         has_source: epilogue.source().is_some(),
         has_matrix: by_row.iter().any(|operand| operand.is_matrix),
         by_row,

@@ -64,7 +64,7 @@ fn of_groups(mut spec: ScaledMmaSpec) -> ScaledMmaSpec {
     let (configuration, _) = select::cutlass::choose_of_groups(
         family,
         format,
-        Groups { has_alphas: true, masked: false, padded: false },
+        Groups { has_alphas: true, masked: false, blocked: false },
     )
     .expect("a kernel");
     let (c, d) = (spec.epilogue.source(), spec.epilogue.destination());

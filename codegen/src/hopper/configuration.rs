@@ -71,13 +71,13 @@ impl Configuration {
             [Choice { cluster, .. }] if cluster > 0 => format!("_c{cluster}"),
             _ => String::new(),
         };
-        let padded = if self.groups.is_some_and(|groups| groups.padded) { "_padded" } else { "" };
+        let blocked = if self.groups.is_some_and(|groups| groups.blocked) { "_blocked" } else { "" };
         let grouped = match self.groups {
             Some(groups) if groups.masked => "_masked",
             Some(_) => "_grouped",
             None => "",
         };
-        format!("sm90{grouped}{padded}_x{}{cluster}", variants.join("_"))
+        format!("sm90{grouped}{blocked}_x{}{cluster}", variants.join("_"))
     }
 
     /// The largest tile: M, N and K.

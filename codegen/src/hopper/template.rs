@@ -7,7 +7,6 @@ use super::configuration::{Choice, Configuration};
 use super::tiles::Tile;
 use crate::cuda::{alignment, element_type};
 use crate::epilogue::{Epilogue, outputs};
-use crate::groups::Groups;
 
 /// The template, which extends `source.cu.j2`.
 pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
@@ -134,6 +133,8 @@ struct GroupsView {
     is_masked: bool,
     /// True if scales of A have whole tiles for each group.
     is_padded: bool,
+    /// True if they are blocked.
+    is_blocked: bool,
 }
 
 /// An input of the epilogue function: its name, the expression that reads it, and its address.
@@ -186,11 +187,12 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         has_blocks: outputs::has_blocks(epilogue),
         is_simple: epilogue.only_values(),
         has_pair: epilogue.pair,
-        groups: configuration.groups.map(|Groups { has_alphas, masked, padded }| GroupsView {
+        groups: configuration.groups.map(|groups| GroupsView {
             has_alpha: epilogue.alpha,
-            has_alphas,
-            is_masked: masked,
-            is_padded: padded,
+            has_alphas: groups.has_alphas,
+            is_masked: groups.masked,
+            is_padded: groups.has_padded_scales(),
+            is_blocked: groups.blocked,
         }),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),

@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn kernels_of_groups_pass_every_rule_with_any_c_and_d() {
-        let groups = Groups { has_alphas: true, masked: false, padded: false };
+        let groups = Groups { has_alphas: true, masked: false, blocked: false };
         for (target, format) in
             TARGETS.into_iter().flat_map(|it| formats().into_iter().map(move |format| (it, format)))
         {

@@ -72,7 +72,11 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) -> 
         b_batched: false,
         groups: Some(groups.clone()),
         masked: mma.masked,
-        padded_rows: sfa.filter(|_| mma.sfa_ends).and_then(|sfa| sfa.shape().first().cloned()),
+        group_scales: sfa.filter(|_| is_blocked).and_then(|sfa| match sfa.shape() {
+            [rows, _] => Some([Dim::fixed(1), rows.clone()]),
+            [matrices, rows, _] => Some([matrices.clone(), rows.clone()]),
+            _ => None,
+        }),
         format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfb.ty.element, block: mma.block },
         sfa_layout: sfa.and_then(|sfa| sfa.ty.layout),
         sfb_layout: sfb.ty.layout?,

@@ -47,7 +47,7 @@ pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> 
         b_batched: !b_batch.is_empty(),
         groups: None,
         masked: false,
-        padded_rows: None,
+        group_scales: None,
         format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfb.ty.element, block: mma.block },
         sfa_layout: sfa.and_then(|sfa| sfa.ty.layout),
         sfb_layout: sfb.ty.layout?,

@@ -6,7 +6,7 @@ use fourfold_ir::{
 };
 
 use super::{CheckError, known, may_divide};
-use crate::plan::{Constraint, Groups, KernelOutput, OutputKind, PaddedScales, ScaledMmaPlan, Segment};
+use crate::plan::{Constraint, Groups, KernelOutput, OutputKind, ScaledMmaPlan, Segment};
 use crate::reason::ReasonCode;
 
 pub(super) fn check(
@@ -109,6 +109,7 @@ impl<'a> Checker<'a> {
     fn fields(&mut self, block: u32, operands: &ScaledMmaOperands) {
         let plan = self.plan;
         let ScaledMmaOperands { a, sfa, b, sfb, offsets, alpha, sfa_ends, c, beta } = *operands;
+        let masked = matches!(self.module.ops[plan.root].kind, OpKind::GroupedScaledMma(mma) if mma.masked);
         self.field("a", &plan.a, &a);
         self.field("sfa", &plan.sfa, &sfa);
         self.field("b", &plan.b, &b);
@@ -127,8 +128,12 @@ impl<'a> Checker<'a> {
             format!("{format} has {} scales of A", if sfa_type.is_none() { "no" } else { "the" })
         });
         self.rule(format.is_standard(), || format!("{format} is not a standard format"));
-        let of_a =
-            if offsets.is_some() && sfa_ends.is_none() { ScaleLayout::Linear } else { ScaleLayout::Blocked };
+        let is_blocked = sfa_type.is_some_and(|ty| ty.layout == Some(ScaleLayout::Blocked));
+        let of_a = if offsets.is_some() && !(is_blocked && (sfa_ends.is_some() || masked)) {
+            ScaleLayout::Linear
+        } else {
+            ScaleLayout::Blocked
+        };
         let layouts = sfa_type.map(|ty| (ty, of_a)).into_iter().chain([(sfb_type, ScaleLayout::Blocked)]);
         for (ty, layout) in layouts {
             self.rule(ty.layout == Some(layout), || format!("the layout of the scales is not {layout}"));
@@ -137,7 +142,6 @@ impl<'a> Checker<'a> {
         else {
             return self.shape("A or B is not a matrix");
         };
-        let masked = matches!(self.module.ops[plan.root].kind, OpKind::GroupedScaledMma(mma) if mma.masked);
         // The matrices of groups are consecutive rows of one.
         let (a_leading, m) = match dim_product(a_leading).and_then(|matrices| matrices.times(m)) {
             Some(rows) if masked => (&[][..], rows),
@@ -152,9 +156,11 @@ impl<'a> Checker<'a> {
             offsets,
             masked,
             count: b_leading.first().cloned().unwrap_or(Dim::fixed(0)),
-            padded: sfa_ends
-                .zip(sfa_type)
-                .and_then(|(ends, sfa)| Some(PaddedScales { ends, rows: sfa.shape.first()?.clone() })),
+            scales: sfa_type.filter(|_| is_blocked).and_then(|sfa| match &sfa.shape[..] {
+                [matrices @ .., rows, _] => Some([dim_product(matrices)?, rows.clone()]),
+                _ => None,
+            }),
+            sfa_ends,
             has_alphas: alpha
                 .is_some_and(|alpha| self.module.ty(alpha).shape.iter().any(|dim| known(dim) != Some(1))),
         });
@@ -173,8 +179,8 @@ impl<'a> Checker<'a> {
         if let Some(groups) = &plan.groups {
             self.rule(rules.max_groups.is_some(), || "groups of rows are not supported".to_owned());
             self.rule(rules.has_masked || !groups.masked, || "counts of rows are not supported".to_owned());
-            self.rule(rules.has_padded || groups.padded.is_none(), || {
-                "scales with whole tiles for each group are not supported".to_owned()
+            self.rule(rules.has_group_scales || groups.scales.is_none(), || {
+                "blocked scales of groups are not supported".to_owned()
             });
             self.rule(known(&groups.count) != Some(0), || "E is 0".to_owned());
             let is_value = |output: &KernelOutput| matches!(output.kind, OutputKind::Value { .. });
@@ -243,8 +249,8 @@ impl<'a> Checker<'a> {
         if plan.sfa.is_some() {
             scaled.push(("A", [matrices.clone(), rows.clone(), plan.k.clone()], plan.format.block));
         }
-        if let Some(padded) = plan.padded() {
-            scaled.push(("A", [Dim::fixed(1), padded.rows.clone(), plan.k.clone()], plan.format.block));
+        if let Some([matrices, rows]) = plan.groups.as_ref().and_then(|groups| groups.scales.clone()) {
+            scaled.push(("A's groups", [matrices, rows, plan.k.clone()], plan.format.block));
         }
         for output in &plan.outputs {
             if let OutputKind::Quantized { block, .. } = output.kind {
@@ -357,7 +363,7 @@ impl<'a> Checker<'a> {
             sizes.push(("L*M", plan.batch.times(&plan.m), rules.max_extent));
         }
         let groups = plan.groups.as_ref();
-        sizes.extend(plan.padded().map(|padded| ("P", Some(padded.rows.clone()), rules.max_extent)));
+        sizes.extend(plan.padded().map(|(_, rows)| ("P", Some(rows.clone()), rules.max_extent)));
         sizes.extend(groups.map(|groups| ("E", Some(groups.count.clone()), rules.max_groups.unwrap_or(0))));
         sizes
     }

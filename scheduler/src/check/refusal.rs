@@ -35,8 +35,11 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     holds(!format.is_standard(), ReasonCode::ScaleDtype);
     let is_linear = |ty: &TensorType| ty.layout != Some(ScaleLayout::Blocked);
     let rules = capabilities.format(format);
-    let is_padded = sfa_ends.is_some() && rules.is_some_and(|rules| rules.has_padded);
-    let wrong_a = sfa.is_some_and(|sfa| is_linear(sfa) != (is_grouped && !is_padded));
+    let takes_blocked = (sfa_ends.is_some() || masked) && rules.is_some_and(|rules| rules.has_group_scales);
+    let wrong_a = sfa.is_some_and(|sfa| match is_grouped {
+        true => !is_linear(sfa) && !takes_blocked,
+        false => is_linear(sfa),
+    });
     holds(wrong_a || is_linear(sfb), ReasonCode::ScaleLayout);
     let Some(rules) = rules else {
         let not_emulated = capabilities.not_emulated.contains(&format);
@@ -108,6 +111,8 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         let tiles = u128::from(rows.div_ceil(128)) * u128::from(k.div_ceil(4 * u64::from(block)));
         tiles * 512 * u128::from(matrices) > u128::from(rules.max_scale_bytes)
     };
+    let masked_scales =
+        sfa.filter(|sfa| masked && !is_linear(sfa)).and_then(|sfa| sfa.shape.first_chunk::<2>());
     let single = Dim::fixed(1);
     let own = batch.as_ref();
     let of_a = if flattened { (rows.as_ref(), Some(&single)) } else { (Some(m), own) };
@@ -117,7 +122,8 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         _ => (Some(n), own),
     };
     let of_a = (sfa.is_some() && scales_beyond(of_a.0, of_a.1))
-        || padded_rows.is_some_and(|rows| scales_beyond(Some(rows), Some(&single)));
+        || padded_rows.is_some_and(|rows| scales_beyond(Some(rows), Some(&single)))
+        || masked_scales.is_some_and(|[matrices, rows]| scales_beyond(Some(rows), Some(matrices)));
     holds(of_a || scales_beyond(of_b.0, of_b.1), ReasonCode::ExtentRange);
 
     holds(!may_divide(k, rules.k_multiple), ReasonCode::KAlignment);

@@ -105,7 +105,7 @@ impl Plan {
                 operands.extend(plan.sfa.map(|sfa| named("sfa", sfa)));
                 operands.extend([named("b", plan.b), named("sfb", plan.sfb)]);
                 operands.extend(plan.groups.as_ref().map(|groups| named("offsets", groups.offsets)));
-                operands.extend(plan.padded().map(|padded| named("sfa_ends", padded.ends)));
+                operands.extend(plan.padded().map(|(ends, _)| named("sfa_ends", ends)));
                 let alphas = plan.alphas();
                 operands.extend(alphas.map(|alphas| named("alphas", alphas)));
                 operands.extend(plan.c.map(|c| named("c", c)));
@@ -150,7 +150,7 @@ impl Plan {
                 // The columns of D, where they are not N.
                 dims.extend(plan.pair.as_ref().map(|pair| ("F", &pair.columns)));
                 dims.extend(plan.groups.as_ref().map(|groups| ("E", &groups.count)));
-                dims.extend(plan.padded().map(|padded| ("P", &padded.rows)));
+                dims.extend(plan.padded().map(|(_, rows)| ("P", rows)));
                 dims
             }
             Plan::Mma(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)],
@@ -203,8 +203,8 @@ impl Plan {
     /// also reports. A library with another signature is not launched for this plan.
     ///
     /// The signature of a `scaled_mma` starts with the format, and `grouped`, `grouped_alpha`, `masked` or `masked_alpha` if
-    /// its rows are in groups. Then follow, where present, `padded` for scales of A with
-    /// whole tiles for each group, `pair` for an epilogue that pairs columns, `alpha`, the type of C, `beta`, and
+    /// its rows are in groups. Then follow, where present, `blocked` for scales of A
+    /// that are blocked for each group, `pair` for an epilogue that pairs columns, `alpha`, the type of C, `beta`, and
     /// the shape and type of each epilogue operand. The outputs come last, in order:
     /// - `d=bf16` is a value.
     /// - `q=f4E2M1FN:f8E4M3FN/16*x2` is codes with one scale per 16 elements, under the per-tensor scale at operand
@@ -262,7 +262,7 @@ fn scaled_mma_signature(program: &Program, plan: &ScaledMmaPlan) -> String {
     let element = |value| program.module().ty(value).element;
     let mut parts = vec![plan.format.to_string()];
     parts.extend(plan.groups.as_ref().map(|groups| groups.signature().to_owned()));
-    parts.extend(plan.padded().map(|_| "padded".to_owned()));
+    parts.extend(plan.groups.as_ref().filter(|groups| groups.scales.is_some()).map(|_| "blocked".to_owned()));
     parts.extend(plan.pair.as_ref().map(|_| "pair".to_owned()));
     parts.extend(plan.alpha.map(|_| "alpha".to_owned()));
     parts.extend(plan.c.map(|c| format!("c={}", element(c))));

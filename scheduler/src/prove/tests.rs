@@ -46,7 +46,7 @@ fn capability() -> FormatCapability {
         batched: true,
         max_groups: None,
         has_masked: false,
-        has_padded: false,
+        has_group_scales: false,
         c: outputs.clone(),
         epilogue: EpilogueCapability {
             elements: vec![ElementType::F8E4M3FN, BF16, F32],

@@ -30,12 +30,12 @@ const fn program(name: &'static str, format: BlockFormat, signature: &'static st
 }
 
 const PROGRAMS: [Program; 3] = [
-    program("padded_nvfp4", BlockFormat::NVFP4, "nvfp4 grouped_alpha padded alpha column=f16 d=f32"),
-    program("padded_mxfp4", BlockFormat::MXFP4, "mxfp4 grouped_alpha padded alpha column=f16 d=f32"),
+    program("padded_nvfp4", BlockFormat::NVFP4, "nvfp4 grouped_alpha blocked alpha column=f16 d=f32"),
+    program("padded_mxfp4", BlockFormat::MXFP4, "mxfp4 grouped_alpha blocked alpha column=f16 d=f32"),
     program(
         "padded_mxfp8_mxfp4",
         BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
-        "mxfp8 x mxfp4 grouped_alpha padded alpha column=f16 d=f32",
+        "mxfp8 x mxfp4 grouped_alpha blocked alpha column=f16 d=f32",
     ),
 ];
 
@@ -69,12 +69,15 @@ fn poison(sfa: &mut Tensor, made: &[i32], padded: &[i32]) {
     }
 }
 
-/// Adds to the exponents of scales.
-fn moved(scales: &Tensor, by: i16) -> Tensor {
+/// Adds to the exponents of blocked scales.
+pub fn moved(scales: &Tensor, by: i16) -> Tensor {
     let codes = scales.to_codes().into_iter().map(|code| (i16::from(code) + by) as u8).collect();
     let dims = scales.dims().to_vec();
     Tensor::from_codes(scales.element(), dims, Some(ScaleLayout::Blocked), codes).expect("a tensor")
 }
+
+/// A case, its distribution of rows, and the number that moves exponents of scales.
+type Run = (Case, Ends, i16);
 
 /// The operands of a case, and the ends that are given to the kernel.
 struct Operands {
@@ -111,7 +114,7 @@ fn operands(program: &Program, case: Case, distribution: Ends, seed: u64, expone
 fn check(
     program: &Program,
     simulation: &Simulation,
-    (case, distribution, exponent): (Case, Ends, i16),
+    (case, distribution, exponent): Run,
     tile: Option<Tile>,
     seed: u64,
 ) {
@@ -129,7 +132,7 @@ fn check(
     assert_eq!(differs, None, "{name}: byte of {:?}, ends {given:?}", output.dims());
 }
 
-const CASES: [(Case, Ends, i16); 12] = [
+const CASES: [Run; 12] = [
     ([1, 1, 32, 32, 132], Ends::Uniform, 0),
     ([1, 140, 160, 288, 4], Ends::Uniform, 0),
     ([8, 8, 96, 160, 132], Ends::Uniform, 0),
@@ -200,7 +203,7 @@ fn faults_of_padded_scales_are_found() {
     let one = ([8, 150, 160, 288, 2], Ends::OneTakesAll(3), 0);
     let wide = ([7, 139, 96, 160, 3], Ends::Random, 120);
     let (narrow, bytes) = (&PROGRAMS[0], &PROGRAMS[2]);
-    let faults: [(&Program, &str, &str, (Case, Ends, i16)); 9] = [
+    let faults: [(&Program, &str, &str, Run); 9] = [
         // The scales of the next row, of another group, and of rows before the group.
         (
             narrow,

@@ -87,8 +87,8 @@ fn specs_of_groups() -> Vec<ScaledMmaSpec> {
             let name = targets[number % targets.len()];
             let family = defaults::family(name).expect("a target of Blackwell");
             let masked = (number / 3).is_multiple_of(2);
-            let padded = !masked && (number / 2).is_multiple_of(2);
-            let groups = Groups { has_alphas: number.is_multiple_of(2), masked, padded };
+            let blocked = (number / 2).is_multiple_of(2);
+            let groups = Groups { has_alphas: number.is_multiple_of(2), masked, blocked };
             let chosen = select::cutlass::choose_of_groups(family, format, groups);
             let (configuration, _) = chosen.expect("a kernel");
             spec(name, &configuration.into(), epilogue_of_groups(number))

@@ -39,11 +39,12 @@ fn padded() -> String {
     program.replace("%sfa: tensor<[M, 20], f8E4M3FN, linear>", "%sfa: tensor<[P, 20], f8E4M3FN, blocked>")
 }
 
-/// The form of the groups of rows.
+/// The form of the groups of rows, and the scales of A where they are blocked.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Linear,
     Masked,
+    MaskedBlocked,
     Padded,
 }
 
@@ -64,7 +65,8 @@ fn run(name: &str, (kernel, tile_k): &(String, u32), form: Form) -> Result<(), S
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("groups");
     std::fs::create_dir_all(&folder).expect("the folder can be created");
     let text = HARNESS.replace("KERNEL", kernel).replace("TILE_K", &tile_k.to_string());
-    let text = text.replace("IS_MASKED", &(form == Form::Masked).to_string());
+    let text = text.replace("IS_MASKED", &[Form::Masked, Form::MaskedBlocked].contains(&form).to_string());
+    let text = text.replace("IS_BLOCKED", &[Form::MaskedBlocked, Form::Padded].contains(&form).to_string());
     let text = text.replace("IS_PADDED", &(form == Form::Padded).to_string());
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
     std::fs::write(&file, text).expect("the file can be written");
@@ -82,6 +84,9 @@ fn tables_of_groups_are_as_defined_for_any_ends() {
     // Kernels of other targets differ in tile K only.
     run("right", &kernel("sm_100a", PROGRAM), Form::Linear).unwrap_or_else(|said| panic!("{said}"));
     run("masked", &kernel("sm_100a", &masked()), Form::Masked).unwrap_or_else(|said| panic!("{said}"));
+    let blocked = masked().replace("linear", "blocked");
+    run("masked_blocked", &kernel("sm_100a", &blocked), Form::MaskedBlocked)
+        .unwrap_or_else(|said| panic!("{said}"));
     run("padded", &kernel("sm_100a", &padded()), Form::Padded).unwrap_or_else(|said| panic!("{said}"));
 }
 
@@ -123,6 +128,10 @@ fn faults_planted_in_the_tables_of_groups_are_found() {
         let found = run(name, &(kernel.replace(what, by), tile_k), Form::Masked);
         assert!(found.is_err(), "{name}: {what}");
     }
+    let (kernel, tile_k) = self::kernel("sm_120a", &masked().replace("linear", "blocked"));
+    let (what, by) = ("(most + kScaleRows - 1) / kScaleRows", "most / kScaleRows");
+    assert_eq!(kernel.matches(what).count(), 1, "{what}");
+    assert!(run("masked_tiles", &(kernel.replace(what, by), tile_k), Form::MaskedBlocked).is_err());
     let (kernel, tile_k) = self::kernel("sm_120a", &padded());
     for (name, what, by) in [
         ("padded_group", "p.sfa_ends[group - 1] / kScaleRows", "p.sfa_ends[group] / kScaleRows"),

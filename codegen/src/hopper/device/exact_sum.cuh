@@ -44,7 +44,7 @@ CUTLASS_DEVICE float exact_sum(Parameters const &p, int batch, int m, int n) {
   uint64_t const row_bytes = p.row_bytes, of_scales = static_cast<uint64_t>(p.atoms_k) * kAtomBytes;
   uint8_t const *const a = p.a + row_a * (row_bytes * kBitsA / kBitsB), *const b = p.b + row_b * row_bytes;
   uint8_t const *const sfa = p.sfa + batch * p.atoms_m * of_scales, *const sfb = p.sfb + batch * p.atoms_n * of_scales;
-  unsigned row_of_scales = m;
+  unsigned row_of_scales = kMasked ? m - batch * p.group_rows : m;
   if constexpr (kPaddedSfa) {
     // Without scales, sums are those of wrong ends.
     if (p.scale_rows == 0) {
@@ -58,7 +58,7 @@ CUTLASS_DEVICE float exact_sum(Parameters const &p, int batch, int m, int n) {
     double const of_a = !kHasScalesA ? 1
                         : kLinearSfa ? value_of_ue8m0(p.sfa[row_a * (p.k / kScaleVector) + block])
                         : kPaddedSfa ? mx_scale_at(p.sfa, row_of_scales, block, p.atoms_k)
-                                     : mx_scale_at(sfa, m, block, p.atoms_k);
+                                     : mx_scale_at(sfa, row_of_scales, block, p.atoms_k);
     double const scale = of_a * mx_scale_at(sfb, n, block, p.atoms_k);
     CUTLASS_PRAGMA_NO_UNROLL
     for (unsigned i = block * kScaleVector; i < (block + 1) * kScaleVector; ++i) {

@@ -73,6 +73,9 @@ inline int rows_of_box(int64_t m, int tile_m) {
   return box;
 }
 
+// Returns the rows of a matrix of A. If kMasked, M counts those of all matrices.
+inline int64_t rows_of_matrix(Problem const &problem) { return kMasked ? problem.m / matrices_of_b(problem) : problem.m; }
+
 // Stores the addresses of groups. `Pointers` has offsets only if rows are in groups.
 template <class P>
 void set_groups(GroupParameters &parameters, Problem const &problem, P const &pointers) {
@@ -128,7 +131,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.tiles = static_cast<int>(tile_count(problem, traits));
   parameters.tiles_per_matrix = divisor(parameters.tiles_m * parameters.tiles_n);
   parameters.tiles_per_group = divisor(parameters.tiles_m * kGroupWidth);
-  parameters.atoms_m = ceil_div(problem.m, 128);
+  parameters.atoms_m = ceil_div(rows_of_matrix(problem), 128);
   parameters.atoms_n = ceil_div(problem.n, 128);
   parameters.atoms_k = ceil_div(problem.k, kAtomK);
   parameters.row_bytes = static_cast<unsigned>(row_bytes_b(problem));
@@ -229,11 +232,11 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
                    static_cast<uint8_t *>(workspace),
                    static_cast<int>(row_bytes_a(problem)),
                    static_cast<int>(decoded_rows(problem, traits)),
-                   ceil_div(problem.m, 128),
+                   ceil_div(rows_of_matrix(problem), 128),
                    ceil_div(problem.k, kAtomK)};
   set_counts(result, pointers);
   set_decode_groups(result, problem, pointers);
-  result.m = divisor(static_cast<uint32_t>(kMasked ? problem.m / matrices_of_b(problem) : problem.m));
+  result.m = divisor(static_cast<uint32_t>(rows_of_matrix(problem)));
   result.rows =
       kDirectA ? 0 : static_cast<int>(slabs.first_tiles / tiles_m * problem.m + (of_last < problem.m ? of_last : problem.m));
   int64_t const first_blocks = static_cast<int64_t>(slabs.first_along_k) * kSlabBlocks;

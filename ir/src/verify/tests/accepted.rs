@@ -239,7 +239,7 @@ fn a_matmul_fact_has_the_extents_the_format_and_the_layouts() {
         b_batched: false,
         groups: None,
         masked: false,
-        padded_rows: None,
+        group_scales: None,
         format: BlockFormat::NVFP4,
         sfa_layout: Some(Blocked),
         sfb_layout: Blocked,

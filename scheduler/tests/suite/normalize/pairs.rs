@@ -376,8 +376,13 @@ fn layer(random: &mut Random) -> Layer {
     let d = format!("tensor<[{of_d}{m}, {f}], {ty}>");
     let has_scales_a = a != "bf16";
     let mut inputs = vec![format!("%x: tensor<[{of_d}{m}, {k}], {a}>")];
-    let of_x = if is_grouped { "linear" } else { "blocked" };
-    inputs.extend(has_scales_a.then(|| format!("%sx: tensor<[{of_d}{m}, {groups}], {scale}, {of_x}>")));
+    let of_x = if is_grouped && random.percent(60) { "linear" } else { "blocked" };
+    // Blocked scales of groups have a tile for each, and no group has more rows.
+    let is_padded = is_grouped && !is_masked && has_scales_a && of_x == "blocked";
+    let rows = if is_padded { 640 } else { m };
+    inputs.extend(has_scales_a.then(|| format!("%sx: tensor<[{of_d}{rows}, {groups}], {scale}, {of_x}>")));
+    inputs.extend(is_padded.then(|| "%sfa_ends: tensor<[5], i32>".to_owned()));
+    let sfa_ends = if is_padded { ", sfa_ends = %sfa_ends" } else { "" };
     inputs.extend(is_grouped.then(|| "%ends: tensor<[5], i32>".to_owned()));
     let of_alpha = if is_grouped { random.pick(&["5", ""]) } else { "" };
     inputs.extend([0, 1].map(|i| format!("%alpha{i}: tensor<[{of_alpha}], f32>")));
@@ -399,7 +404,8 @@ fn layer(random: &mut Random) -> Layer {
         weight("w", 2 * f, &mut body, random);
         let alpha = random.pick(&["", ", alpha = %alpha0"]);
         let wide = format!("tensor<[{of_d}{m}, {}], {ty}>", 2 * f);
-        body += &format!("  %d = {op} {of_a}, %ww, %sw{ends}{alpha} {{block = {block}}} : {wide}\n");
+        body +=
+            &format!("  %d = {op} {of_a}, %ww, %sw{ends}{alpha}{sfa_ends} {{block = {block}}} : {wide}\n");
         body += &format!("  %p0 = slice %d {{axes = [{axis}], ends = [{f}], starts = [0]}} : {d}\n");
         body += &format!("  %p1 = slice %d {{axes = [{axis}], ends = [{}], starts = [{f}]}} : {d}\n", 2 * f);
         random.pick(&[[0, 1], [1, 0]])
@@ -410,7 +416,9 @@ fn layer(random: &mut Random) -> Layer {
             weight(&i.to_string(), f, &mut body, random);
             let own = random.pick(&["", ", alpha = %alpha0", ", alpha = %alpha1"]);
             let alpha = if is_grouped { shared } else { own };
-            body += &format!("  %p{i} = {op} {of_a}, %w{i}, %s{i}{ends}{alpha} {{block = {block}}} : {d}\n");
+            body += &format!(
+                "  %p{i} = {op} {of_a}, %w{i}, %s{i}{ends}{alpha}{sfa_ends} {{block = {block}}} : {d}\n"
+            );
         }
         [0, 1]
     };

@@ -15,7 +15,7 @@ fn with_groups() -> Capabilities {
     for rules in &mut capabilities.formats {
         rules.max_groups = Some(300);
         rules.has_masked = true;
-        rules.has_padded = true;
+        rules.has_group_scales = true;
     }
     capabilities
 }
@@ -170,7 +170,7 @@ fn padded() -> Module {
 fn padded_scales_have_rows_and_ends_of_their_own() {
     let (program, partition) = planned(padded(), &with_groups());
     let plan = Plan::from(partition.kernels().next().expect("a kernel").1.clone());
-    assert_eq!(plan.signature(&program), "nvfp4 grouped padded d=f32");
+    assert_eq!(plan.signature(&program), "nvfp4 grouped blocked d=f32");
     let dims: Vec<&str> = plan.dims().into_iter().map(|(name, _)| name).collect();
     assert_eq!(dims, ["L", "M", "N", "K", "E", "P"]);
     let roles: Vec<String> = plan.roles().operands.into_iter().map(|(role, _)| role).collect();
@@ -180,21 +180,24 @@ fn padded_scales_have_rows_and_ends_of_their_own() {
           %a %sfa %b %sfb %ends %sfa_ends -> %d
     "#]]
     .assert_eq(&text(&program, &partition));
-    let changes: [fn(&mut fourfold_scheduler::PaddedScales); 2] =
-        [|padded| padded.rows = Dim::fixed(8), |padded| padded.ends = fourfold_ir::Entity::from_index(4)];
+    let changes: [fn(&mut fourfold_scheduler::Groups); 3] = [
+        |groups| groups.scales = Some([1, 8].map(Dim::fixed)),
+        |groups| groups.scales = None,
+        |groups| groups.sfa_ends = Some(fourfold_ir::Entity::from_index(4)),
+    ];
     for change in changes {
         let mut changed = partition.clone();
         for segment in &mut changed.segments {
             if let SegmentKind::Kernel(plan) = &mut segment.kind
                 && let Plan::ScaledMma(plan) = &mut **plan
             {
-                change(plan.groups.as_mut().and_then(|groups| groups.padded.as_mut()).expect("padded"));
+                change(plan.groups.as_mut().expect("groups"));
             }
         }
         assert!(check(&program, &with_groups(), &changed).is_err());
     }
     let mut without = with_groups();
-    without.formats.iter_mut().for_each(|rules| rules.has_padded = false);
+    without.formats.iter_mut().for_each(|rules| rules.has_group_scales = false);
     assert!(check(&program, &without, &partition).is_err(), "a kernel that the target lacks");
     let (code, message) = reason(padded(), &without, "d").expect("a reason");
     assert_eq!(code, ReasonCode::ScaleLayout);
@@ -243,6 +246,28 @@ fn matrices_of_groups_are_rows_of_one() {
 }
 
 #[test]
+fn matrices_of_groups_may_have_blocked_scales() {
+    let (program, partition) = planned(masked(ScaleLayout::Blocked), &with_groups());
+    let plan = Plan::from(partition.kernels().next().expect("a kernel").1.clone());
+    assert_eq!(plan.signature(&program), "nvfp4 masked blocked column=f32 d=bf16");
+    let dims: Vec<&str> = plan.dims().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(dims, ["L", "M", "N", "K", "E"]);
+    expect![[r#"
+        M = 7*M <= 2147483647
+        scales of A, 1 x 7*M x 96/16 <= 2147483647
+        scales of A's groups, 7 x M x 96/16 <= 2147483647
+        %a by 16
+        %sfa by 16
+        %b by 16
+        %sfb by 16
+        %weights by 16
+        %counts by 4
+        %z by 16
+    "#]]
+    .assert_eq(&constraints(&program, &partition));
+}
+
+#[test]
 fn masked_products_that_no_kernel_takes_have_their_reasons() {
     let of = |module, capabilities: &Capabilities| reason(module, capabilities, "d").expect("a reason");
     let mut without = with_groups();
@@ -256,7 +281,8 @@ fn masked_products_that_no_kernel_takes_have_their_reasons() {
         check(&program, &without, &partition).is_err(),
         "the checker finds a kernel that the target lacks"
     );
-    let (code, message) = of(masked(ScaleLayout::Blocked), &with_groups());
+    without.formats.iter_mut().for_each(|rules| (rules.has_masked, rules.has_group_scales) = (true, false));
+    let (code, message) = of(masked(ScaleLayout::Blocked), &without);
     assert_eq!(code, ReasonCode::ScaleLayout);
     expect!["%d = masked_scaled_mma: %sfa, the scales of A, are blocked; expected linear"]
         .assert_eq(&message);

@@ -194,7 +194,7 @@ pub fn narrow() -> Capabilities {
             batched: false,
             max_groups: None,
             has_masked: false,
-            has_padded: false,
+            has_group_scales: false,
             outputs: vec![OutputCapability { element: ElementType::BF16, n_multiple: 16 }],
             c: vec![OutputCapability { element: ElementType::F32, n_multiple: 24 }],
             epilogue: EpilogueCapability {

@@ -99,7 +99,7 @@ static Index blockIdx, gridDim;
 
 KERNEL
 
-constexpr bool kMasked = IS_MASKED, kPadded = IS_PADDED;
+constexpr bool kMasked = IS_MASKED, kPadded = IS_PADDED, kBlocked = IS_BLOCKED;
 
 static std::mt19937 engine;
 static int below(int bound) { return static_cast<int>(engine() % static_cast<unsigned>(bound)); }
@@ -114,7 +114,7 @@ template <class P>
 void set_scales(P &p, uint8_t *scales, int const *sfa_ends, int scale_tiles) {
   if constexpr (kPadded) {
     p.sfa_ends = sfa_ends, p.scale_tiles = scale_tiles;
-  } else {
+  } else if constexpr (!kBlocked) {
     p.tables.scales = scales;
   }
 }
@@ -242,8 +242,10 @@ static int check(int groups, int m, int n, int k, int ctas, int distribution) {
     if (line_alphas[group] != (is_group ? alphas[group] : 1.0f)) return failed("alpha", group);
     if (first_rows[group] != row) return failed("first row", group);
     if (columns[group] != p.x0 + row || matrices[group] != p.x2 + row * n) return failed("operands", group);
-    size_t const own_tiles = kPadded ? 0 : (rows + 127) / 128;
-    if (!kPadded && scales_a[group] != scales.data() + first_tile * tile) return failed("SFA", group);
+    int64_t const of_matrix = (of_group + 127) / 128 * int64_t(tile);
+    if (kMasked && kBlocked && scales_a[group] != p.sfa + group * of_matrix) return failed("SFA", group);
+    size_t const own_tiles = kBlocked ? 0 : (rows + 127) / 128;
+    if (!kBlocked && scales_a[group] != scales.data() + first_tile * tile) return failed("SFA", group);
     for (size_t r = 0; r < own_tiles * 128; ++r) {
       for (int block = 0; block < atoms * 4; ++block) {
         bool const is_scale = r < size_t(rows) && block < blocks;
