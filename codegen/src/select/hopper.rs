@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn the_mean_rows_of_a_group_select_its_tile() {
         let choose = |format, masked, m, count| {
-            let groups = Groups { has_alphas: false, masked, padded: false };
+            let groups = Groups { has_alphas: false, masked, blocked: false };
             let problem = Extents { m, n: Some(4096), k: Some(7168), ..UNKNOWN };
             choose_of_groups(format, groups, problem, count).expect("a format of groups")
         };

@@ -281,6 +281,17 @@ class Odd(Mixture):
         return torch.tanh(gate) * up
 
 
+class Weighted(Mixture):
+    """The gate has a factor of each column."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("columns", torch.rand(INNER))
+
+    def gate(self, gate, up):
+        return F.silu(gate) * up * self.columns
+
+
 class Late(Mixture):
     """Clamps behind the function, which no gate does."""
 
@@ -299,7 +310,7 @@ def test_other_modules_stay():
     hooked, narrow = Mixture(), Mixture()
     hooked.register_forward_hook(lambda *_: None)
     narrow.down_proj = torch.nn.Parameter(torch.randn(E, H, 24))
-    for module in (Odd(), Late(), without("has_gate"), hooked, narrow):
+    for module in (Odd(), Late(), Weighted(), without("has_gate"), hooked, narrow):
         model = torch.nn.ModuleDict({"experts": module, "dense": torch.nn.Linear(32, 32)})
         assert ff.quantize_(model, None) == ["dense"] and model["experts"] is module
     for activations in ("by_m", {64: None, math.inf: "nvfp4"}):

@@ -96,6 +96,57 @@ def test_dequantized_experts_are_one_product(swizzled, dynamic):
         assert name.startswith("bf16 x nvfp4 grouped") and "relu " in text, plan.explain()
 
 
+@pytest.mark.parametrize("activations", ["nvfp4", "mxfp8", None])
+@pytest.mark.parametrize("alpha", ["none", "one", "each"])
+def test_grouped_products_are_one_kernel_with_what_follows(activations, alpha):
+    own = ff.inductor_pass(target="sm_90a")
+    torch._dynamo.reset()
+    rng, swizzled = np.random.default_rng(10), alpha != "one"
+    weights = "mxfp4" if activations == "mxfp8" else "nvfp4"
+    codes, scales = (torch.from_numpy(array) for array in
+                     reference.random_operand(rng, 72, 96, 32 if weights == "mxfp4" else 16, batch=(4,)))
+    given = torch.from_numpy(reference.swizzle(scales.numpy())) if swizzled else scales
+    factors = {"none": None, "one": torch.tensor([0.75]), "each": torch.tensor([0.5, 1.25, 2.0, 0.375])}[alpha]
+    format = weights if activations in (None, weights) else f"{activations} x {weights}"
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, tensor in (("codes", codes), ("scales", given), ("factors", factors)):
+                self.register_buffer(name, tensor)
+
+        def forward(self, x, sfa, ends, column):
+            y = ff.grouped_mm(x, sfa, self.codes, self.scales, ends, alpha=self.factors, format=format, swizzled=swizzled,
+                              activation="relu")
+            return F.silu(y * 0.25) * column
+
+    layer = Layer()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    with torch._inductor.config.patch({"post_grad_custom_pre_pass": own, "force_disable_caches": True}):
+        for counts in ([2, 0, 6, 1], [0, 0, 0, 37]):
+            m = sum(counts)
+            x, sfa = torch.from_numpy(rng.integers(-64, 65, (m, 96)) / 16.0).bfloat16(), None
+            if activations is not None:
+                x, sfa, _ = ff.quantize(x, format=activations)
+            ends, column = torch.tensor(np.cumsum(counts), dtype=torch.int32), torch.rand(m, 1).bfloat16()
+            found, wanted = compiled(x, sfa, ends, column), layer(x, sfa, ends, column)
+            # exp of both differs by a few ulp of f32.
+            torch.testing.assert_close(found, wanted, rtol=2**-7, atol=2**-30)
+    ((text, plan),) = own.planned
+    assert "relu " in text and "exp " in text and "grouped" in plan.segments[-1].name, plan.explain()
+
+
+def test_grouped_products_with_a_bias_stay(own):
+    codes, scales = experts(np.random.default_rng(11))
+    x, ends, bias = torch.randn(9, 96).bfloat16(), torch.tensor([2, 2, 8, 9], dtype=torch.int32), torch.randn(4, 72)
+
+    def layer(x, ends):
+        return F.relu(ff.grouped_mm(x, None, codes, scales, ends, bias=bias, format="nvfp4"))
+
+    assert torch.equal(torch.compile(layer, fullgraph=True, dynamic=False)(x, ends), layer(x, ends))
+    assert not own.planned and any("there is a bias" in why for _, why in own.refused)
+
+
 def test_other_products_of_groups_stay(own):
     """Rounded weights, one matrix for all groups, groups of K, and a target without the kernel."""
     rng = np.random.default_rng(9)

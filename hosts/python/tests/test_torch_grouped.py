@@ -162,7 +162,7 @@ def test_refusals():
     for arguments, options, words in [
         ((a, sfa, b, sfb, ends.long()), plain, "ends is not int32; pass ends.to"),
         ((a, sfa, b, sfb, ends[:2]), plain, r"ends has the shape \[2\]; expected \[3\]"),
-        ((a, sfa, b[0], sfb, ends), plain, "b has the shape .*; expected 3 to 3 axes"),
+        ((a, sfa, b[0], sfb, ends), plain, "b has the shape .*; expected 3 axes"),
         ((a, sfa, b[..., :-8].contiguous(), sfb, ends), plain, r"expected \[T, K/2\] and \[E, N, K/2\]"),
         ((x.float(), None, b, sfb, ends), plain, "a has no scales and is Float32; expected float16"),
         ((a, sfa, b, sfb[:1], ends), plain, "elements in memory"),

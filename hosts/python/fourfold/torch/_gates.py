@@ -71,7 +71,13 @@ def find_gate(module, is_concatenated):
     numbers = torch.linspace(-3 * width, 3 * width, 31, device=device)
     gate, up = (side.flatten() for side in torch.meshgrid(numbers, numbers, indexing="ij"))
     joint = torch.cat([gate, up]) if is_concatenated else torch.stack([gate, up], -1).flatten()
-    found = module._apply_gate(joint[None])[0]
+    try:
+        found = module._apply_gate(joint[None])[0]
+    except (RuntimeError, TypeError, ValueError):
+        # A gate with tensors of its own, or of other arguments.
+        return None
+    if found.shape != gate.shape:
+        return None
     for candidate in candidates(module):
         if torch.allclose(candidate(gate, up), found, rtol=1e-4, atol=1e-5):
             return candidate

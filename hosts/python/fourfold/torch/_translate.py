@@ -345,6 +345,46 @@ def _dense(program, node):
     return _rounded(program, name, [m, n], bias, "none", element, node)
 
 
+def _extents_of_groups(program, a, b, packed):
+    """The texts of T, of E and N, and K as a number, for codes in a byte as for each operand."""
+    rows, columns = tensor(a).shape, tensor(b).shape
+    if len(rows) != 2 or len(columns) != 3:
+        raise Unsupported("the product of groups is not one of rows and a matrix for each group")
+    leading, k = [program.extent(size) for size in columns[:2]], columns[2] * packed[1]
+    if not all(extent.isdigit() for extent in leading) or not isinstance(k, int) or rows[1] * packed[0] != k:
+        raise Unsupported("E, N or K is symbolic, or A has another K")
+    if isinstance(rows[0], int):
+        program.rows = rows[0]
+    return program.extents(rows)[0], leading, k
+
+
+def _fourfold_grouped_mm(program, node):
+    """A product of rows sorted by expert, without a bias: rows of a bias are gathered by another kernel."""
+    given = arguments(node)
+    pair, alpha = formats(given["format"], given["sfa"] is not None), given["alpha"]
+    if pair is None or given["activation"] not in ACTIVATIONS or given["bias"] is not None:
+        raise Unsupported("the arguments are invalid, or there is a bias")
+    a, (block, packed) = given["a"], FORMATS[pair[1]]
+    m, leading, k = _extents_of_groups(program, a, given["b"], (1 if pair[0] is None else FORMATS[pair[0]][1], packed))
+    if k % block:
+        raise Unsupported(f"K is {k}, no multiple of {block}")
+    if pair[0] is None:
+        left = f"%{program.value(a)[0]}"
+    else:
+        left = f"%{_codes(program, a, [m], str(k), pair[0])}"
+        left += f", %{_scales(program, given['sfa'], [m], k, block, False, 'linear')}"
+    codes = _codes(program, given["b"], leading, str(k), pair[1])
+    scales = _scales(program, given["sfb"], leading, k, block, given["swizzled_b"])
+    ends, factor = program.input(given["ends"], leading[:1], "i32"), ""
+    if alpha is not None and list(tensor(alpha).shape) == [int(leading[0])]:
+        factor = f", alpha = %{program.value(alpha)[0]}"
+    elif alpha is not None:
+        factor = f", alpha = %{_number(program, alpha)}"
+    extents = [m, leading[1]]
+    name = program.op(f"grouped_scaled_mma {left}, %{codes}, %{scales}, %{ends}{factor} {{block = {block}}}", extents, "f32")
+    return _rounded(program, name, extents, None, given["activation"], result(node)[1], node)
+
+
 def _grouped(program, node):
     """A product of rows sorted by expert, in 16 bits, with dequantized weights.
 
@@ -352,21 +392,13 @@ def _grouped(program, node):
     """
     given, weight = arguments(node), dequantized(node.args[1])
     a, ends, element = given["self"], given["offs"], result(node)[1]
-    rows, columns = tensor(a).shape, tensor(weight["codes"]).shape
     others = given.keys() - {"self", "mat2", "offs"}
     if ends is None or tensor(ends).dtype != torch.int32 or any(given[name] is not None for name in others):
         raise Unsupported("the product of groups has other arguments than two operands and int32 ends")
-    if len(rows) != 2 or len(columns) != 3:
-        raise Unsupported("the product of groups is not one of rows and a matrix for each group")
     if weight["format"] != "nvfp4" or weight["scale"] is not None or element == "f32":
         raise Unsupported("numbers of the weights are rounded; NVFP4 without a per-tensor scale is exact in 16 bits")
-    leading = [program.extent(size) for size in columns[:2]]
-    k = columns[2] * 2
-    if not all(extent.isdigit() for extent in leading) or not isinstance(k, int) or rows[1] != k:
-        raise Unsupported("E, N or K is symbolic")
-    if isinstance(rows[0], int):
-        program.rows = rows[0]
-    extents, left = [program.extents(rows)[0], leading[1]], program.value(a)[0]
+    m, leading, k = _extents_of_groups(program, a, weight["codes"], (1, 2))
+    left, extents = program.value(a)[0], [m, leading[1]]
     codes = _codes(program, weight["codes"], leading, str(k), "nvfp4")
     scales = _scales(program, weight["scales"], leading, k, 16, weight["swizzled"])
     ends = program.input(ends, leading[:1], "i32")
@@ -382,6 +414,7 @@ ROOTS = {
     aten._scaled_mm.default: _scaled_mm,
     aten._scaled_mm_v2.default: _scaled_mm_v2,
     torch.ops.fourfold.scaled_mm.default: _fourfold_scaled_mm,
+    torch.ops.fourfold.grouped_mm.default: _fourfold_grouped_mm,
 }
 
 

@@ -217,7 +217,7 @@ def choices(format):
 
 
 def is_experts(module):
-    """True for a module of transformers with stacked weights of experts, and the function of its gate."""
+    """True for a module of transformers with stacked weights of experts and a gate."""
     weights = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
     attributes = ("_apply_gate", "is_transposed", "is_concatenated", "has_bias")
     is_known = getattr(module, "has_gate", False) and all(hasattr(module, name) for name in attributes)

@@ -2,6 +2,7 @@
 
 mod casts;
 mod elementwise;
+mod experts;
 mod finish;
 mod moves;
 mod products;
@@ -37,6 +38,7 @@ impl Translator<'_> {
             ("trt", "TRT_MXFP8DynamicQuantize") => self.mxfp8_dynamic_quantize(node),
             ("trt", "TRT_MXFP8DequantizeLinear") => self.mxfp8_dequantize(node),
             ("com.microsoft", "MatMulBlockQuantizedFp4Weight") => self.matmul_fp4_weight(node),
+            ("com.microsoft", "QMoE") => self.qmoe(node),
             ("com.microsoft", "Gelu") => self.unary(node, UnaryKind::Gelu),
             _ => self.refuse(node, format!("the operator {} has no equivalent", node.operator())),
         }
