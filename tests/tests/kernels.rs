@@ -327,7 +327,7 @@ fn few_rows_of_groups_are_multiplied_without_waits_and_spills() {
     let _compilers = COMPILERS.lock().unwrap_or_else(PoisonError::into_inner);
     let problem = Extents { l: Some(1), m: Some(128), n: None, k: None };
     let kernels = [BlockFormat::NVFP4, HOPPER_FORMATS[0], HOPPER_FORMATS[1]].map(|format| {
-        let groups = Groups { has_alphas: true, masked: turn().is_multiple_of(2), padded: false };
+        let groups = Groups { has_alphas: true, masked: turn().is_multiple_of(2), blocked: false };
         // Groups are assumed to use a quarter of the rows of their matrices.
         let count = if groups.masked { 2 } else { 8 };
         let (configuration, _) =
