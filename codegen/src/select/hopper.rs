@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use fourfold_ir::BlockFormat;
 
-use super::tables::{default_tables, groups_table};
+use super::tables::{default_tables, groups_tables};
 use crate::cutlass::CutlassVersion;
 use crate::dispatch::{Bounds, Condition, Kernel, Table};
 use crate::extents::Extents;
@@ -108,19 +108,15 @@ pub(crate) fn choose_by(
     Some((configuration, format!("{why}; {said}")))
 }
 
-/// The lines of `groups.toml`. The bound on M is on the mean rows of a group.
-fn choices_of_groups() -> &'static [Choice] {
-    static LINES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
-        let table = groups_table();
-        let rules = table.rules.iter().map(|rule| (rule.when.m.and_then(|m| m.max), rule.kernel));
-        let lines = rules.chain([(None, table.default.kernel)]).filter_map(|(most, kernel)| {
-            let Kernel::Hopper(shared) = kernel else { return None };
-            let max_m = most.and_then(|most| u32::try_from(most).ok()).unwrap_or(ANY);
-            Some(Choice { max_m, max_n: ANY, max_k: ANY, tile: shared.tile(), cluster: shared.cluster })
-        });
-        lines.collect()
+/// The lines of a table of `groups.toml`. The bound on M is on the mean rows of a group.
+fn choices_of_groups(table: &Table) -> Vec<Choice> {
+    let rules = table.rules.iter().map(|rule| (rule.when.m.and_then(|m| m.max), rule.kernel));
+    let lines = rules.chain([(None, table.default.kernel)]).filter_map(|(most, kernel)| {
+        let Kernel::Hopper(shared) = kernel else { return None };
+        let max_m = most.and_then(|most| u32::try_from(most).ok()).unwrap_or(ANY);
+        Some(Choice { max_m, max_n: ANY, max_k: ANY, tile: shared.tile(), cluster: shared.cluster })
     });
-    &LINES
+    lines.collect()
 }
 
 /// Selects the configuration for groups of rows, and the reason as one sentence. `None` for formats without kernels.
@@ -137,11 +133,12 @@ pub fn choose_of_groups(
     let parts = if groups.masked { 4 } else { 1 };
     let mean = problem.m.zip(count).map(|(m, count)| m.div_ceil(parts * count.max(1)));
     let of_mean = Extents { m: mean, ..problem };
-    let (configuration, _) = choose_of(Cow::Borrowed(choices_of_groups()), format, of_mean, true)?;
+    let table = groups_tables().find(TARGET, format)?;
+    let (configuration, _) = choose_of(Cow::Owned(choices_of_groups(table)), format, of_mean, true)?;
     let why = match mean {
         Some(mean) => {
             let expected = if groups.masked { "expected " } else { "" };
-            let why = groups_table().pick(of_mean, CutlassVersion::PINNED).why;
+            let why = table.pick(of_mean, CutlassVersion::PINNED).why;
             format!("{mean} {expected}rows per group: {why}")
         }
         None => "M is unknown: the mean rows of a group select its tile".to_owned(),
@@ -258,12 +255,13 @@ mod tests {
             let problem = Extents { m, n: Some(4096), k: Some(7168), ..UNKNOWN };
             choose_of_groups(format, groups, problem, count).expect("a format of groups")
         };
-        assert_eq!(groups_table().formats, HOPPER_GROUPS);
         for format in HOPPER_GROUPS.iter().copied() {
+            let largest = if format.is_weight_only() { 256 } else { 128 };
             let (all, why) = choose(format, false, None, Some(8));
             assert_eq!((all.variants.len(), all.choices().count()), (5, 5), "{all}");
             assert_eq!(why, "M is unknown: the mean rows of a group select its tile");
-            for (m, tile) in [(0, 16), (1, 16), (128, 16), (129, 32), (257, 64), (1024, 128), (4096, 128)] {
+            for (m, tile) in [(0, 16), (1, 16), (128, 16), (129, 32), (257, 64), (1024, 128), (4096, largest)]
+            {
                 let (one, why) = choose(format, false, Some(m), Some(8));
                 assert_eq!(one.variants.iter().map(|tile| tile.m).collect::<Vec<_>>(), [tile], "{m}");
                 assert!(why.starts_with(&format!("{} rows per group: {tile}x", m.div_ceil(8))), "{why}");

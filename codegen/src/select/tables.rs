@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::dispatch::{Table, Tables};
+use crate::dispatch::Tables;
 
 /// The default tables, for targets without tuned ones: one for every target with kernels and each of its
 /// formats.
@@ -15,11 +15,9 @@ pub fn default_tables() -> &'static Tables {
     &TABLES
 }
 
-/// The table of grouped products on sm_90a. Its bounds on M are for the mean rows of a group.
-pub(super) fn groups_table() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| {
-        let mut parsed = Tables::parse(include_str!("groups.toml")).expect("our own table is well-formed");
-        parsed.tables.remove(0)
-    });
-    &TABLE
+/// The tables of grouped products on sm_90a. Their bounds on M are for the mean rows of a group.
+pub(super) fn groups_tables() -> &'static Tables {
+    static TABLES: LazyLock<Tables> =
+        LazyLock::new(|| Tables::parse(include_str!("groups.toml")).expect("our own tables are well-formed"));
+    &TABLES
 }

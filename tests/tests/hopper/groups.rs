@@ -168,8 +168,14 @@ const PROGRAMS: [Program; 8] = [
 ];
 
 /// The tiles of kernels of groups of rows.
-pub const TILES: [Tile; 5] =
-    [Tile::new(16, 128), Tile::new(32, 128), Tile::new(64, 128), Tile::new(128, 128), Tile::new(128, 256)];
+pub const TILES: [Tile; 6] = [
+    Tile::new(16, 128),
+    Tile::new(32, 128),
+    Tile::new(64, 128),
+    Tile::new(128, 128),
+    Tile::new(128, 256),
+    Tile::new(256, 128),
+];
 
 /// The distribution of rows to groups.
 #[derive(Clone, Copy, Debug)]
