@@ -28,7 +28,8 @@ int cuTensorMapEncodeTiled();
 namespace cute {
 using std::conditional_t;
 }
-constexpr bool kMx = IS_MX, kUsesBf16 = kMx, kSimple = true, kGrouped = false, kMasked = false;
+constexpr bool kMx = IS_MX, kUsesBf16 = kMx, kSimple = true;
+constexpr bool kGrouped = false, kMasked = false, kPaddedSfa = false, kBlockedSfa = true;
 enum class Element { kE2m1, kE4m3, kE5m2, kF16, kBf16 };
 constexpr Element kElementA = Element::kE2m1, kElementB = Element::kE2m1;
 
