@@ -10,7 +10,7 @@ SIZES = [(8, 16, 4096, 7168), (32, 4, 5760, 2880), (128, 1, 1536, 2048), (8, 512
 
 
 def program(groups, has_scales):
-    """A program of `groups` products. Only A is an input, so that its rows are drawn anew for each replay."""
+    """A program of `groups` products. A and SFA are inputs, B and SFB params."""
     element = "f4E2M1FN" if has_scales else "bf16"
     inputs, ops = [], []
     for group in range(groups):

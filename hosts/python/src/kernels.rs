@@ -46,11 +46,11 @@ struct Named {
 struct Listed {
     /// The name of the op.
     name: String,
-    /// The kernel as JSON, or an empty text.
+    /// The kernel as JSON.
     kernel: String,
     /// The type of the result.
     d: String,
-    /// The reason why the kernel is no op, if it is none.
+    /// The reason, if no op is registered for the kernel.
     reason: Option<String>,
 }
 
@@ -247,7 +247,7 @@ fn list(text: &str) -> Result<Vec<Listed>, String> {
 /// until the thread's next call.
 ///
 /// # Safety
-/// The manifest is a terminated text.
+/// `manifest` points to a text that ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fourfold_torch_manifest(manifest: *const c_char) -> *const c_char {
     // SAFETY: the caller vouches for it.

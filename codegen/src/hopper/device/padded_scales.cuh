@@ -1,5 +1,5 @@
-// Scales of A with whole tiles of 128 rows for each group (kPaddedSfa). The rows of a group begin anywhere in A, but with a
-// tile of scales. Threads find the group of a row from the ends of the groups, and then the row of its scales.
+// Scales of A with whole tiles of 128 rows for each group (kPaddedSfa). A group begins at any row of A, but its scales begin
+// at a tile. Threads find the group of a row from the ends of the groups, and then the row of its scales.
 
 // If kPaddedSfa, the ends of the groups among the rows of A and of its scales, and the numbers of groups and of rows of scales.
 struct DecodeAGroups {
@@ -12,7 +12,8 @@ struct NoDecodeAGroups {
 };
 
 #ifndef FOURFOLD_HOST
-// Returns the row of scales `row - begin` rows after the first one of a group. A wrong end gives some row of scales.
+// Returns the row of scales `row - begin` rows after the first one of a group. It is clamped, so a wrong end reads no memory
+// out of bounds.
 CUTLASS_DEVICE unsigned row_in_scales(uint32_t row, uint32_t begin, uint32_t first, int scale_rows) {
   return min(max(static_cast<int>(first + (row - begin)), 0), scale_rows - 1);
 }
@@ -29,7 +30,7 @@ CUTLASS_DEVICE unsigned padded_row(uint32_t const *offsets, uint32_t const *sfa_
   for (int next = 0; next < groups; next += 32) {
     int const group = next + lane();
     bool const is_group = group < groups;
-    // As in find_groups: an end below the one before it counts as that. No row is beyond the last one.
+    // As in find_groups, an end below the one before it counts as that. Ends are not clamped to M: no row is M or more.
     int end = is_group ? static_cast<int>(load_ordered(offsets + group)) : 0;
     uint32_t const of_group = is_group && group > 0 ? load_ordered(sfa_ends + group - 1) : 0;
     end = max(end, before);
@@ -44,7 +45,7 @@ CUTLASS_DEVICE unsigned padded_row(uint32_t const *offsets, uint32_t const *sfa_
     for (int i = 0; i < kRows; ++i) {
       int const other = __shfl_sync(kWarp, row, 32 / kRows * i, 32);
       uint32_t const after = __ballot_sync(kWarp, end > other);
-      // The first group that ends after the row has it. Without one, no lane takes what it receives.
+      // The first group that ends after the row has it. Without one, what the lanes receive is not used.
       int const from = __ffs(after) - 1 & 31;
       uint32_t const its_begin = __shfl_sync(kWarp, of_begin, from, 32), its_first = __shfl_sync(kWarp, of_group, from, 32);
       if (lane() / (32 / kRows) == i && after != 0 && !is_found) {
@@ -61,7 +62,7 @@ CUTLASS_DEVICE unsigned padded_row(uint32_t const *offsets, uint32_t const *sfa_
   return row_in_scales(row, begin, first, scale_rows);
 }
 
-// Returns the same for one thread, which knows the group.
+// Returns the same for a single thread that knows the group.
 CUTLASS_DEVICE unsigned padded_row_of(uint32_t const *offsets, uint32_t const *sfa_ends, int group, int scale_rows, unsigned row) {
   int begin = 0;
   CUTLASS_PRAGMA_NO_UNROLL

@@ -191,8 +191,8 @@ def kernels(manifest):
     """Registers an op for each kernel of a tuning manifest, a TOML file. Returns the ops by name.
 
     An op takes (a, sfa, b, sfb, alpha=None), as `scaled_mm` does, with swizzled scales and equally many axes of a and b.
-    It always uses its kernel, or fails. `sfa` is None for a kernel with a 16-bit a. The attribute `skipped` has the reason
-    for each kernel that is no op, for example because it breaks a rule of its generator.
+    On CUDA tensors it uses its kernel, or fails. On CPU tensors it runs the fallback. `sfa` is None for a kernel with a 16-bit
+    a. The attribute `skipped` has the reason for each kernel without an op, such as a broken rule of its generator.
     """
     from ._kernels import kernels as register
 

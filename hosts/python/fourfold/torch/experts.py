@@ -1,4 +1,4 @@
-"""Expert layers with FP4 weights: the experts of a mixture as one program, whose device part is two grouped products."""
+"""Expert layers with FP4 weights: one program computes the experts of a mixture, with two grouped products."""
 
 import torch
 
