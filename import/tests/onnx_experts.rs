@@ -329,12 +329,15 @@ fn other_mixtures_are_left_out_with_a_reason() -> Result<()> {
         (with(&|node| node.input[2] = "x".to_owned()), "its weights are not constant"),
         (with(&|node| node.input[1] = "x".to_owned()), "its router_probs do not have 5 columns"),
         (with(&|node| node.input.swap(2, 5)), "does not have the packed shape [5, 64, 96]"),
-        (with(&|node| node.input[15] = "b2".to_owned()), "a factor or a bias is not one of 5 experts"),
+        (
+            with(&|node| node.input[15] = "b2".to_owned()),
+            "its factors are not f32 of [5], or its bias is not [5, 192]",
+        ),
         (int("swiglu_fusion", 0), "its swiglu_fusion is neither 1 nor 2"),
         (int("use_sparse_mixer", 1), "its attribute use_sparse_mixer is not 0"),
         (int("expert_weight_bits", 8), "its attribute expert_weight_bits is not 4"),
-        (int("k", 6), "it has 5 experts of 192 rows, and k = 6"),
-        (int("k", 0), "k = 0"),
+        (int("k", 6), "its k is 6; expected 1 to 5, the number of experts"),
+        (int("k", 0), "its k is 0; expected 1 to 5"),
     ] {
         let (import, _) = imported(SWIGLU, node, &bf16)?;
         let [left_out] = &import.left_out[..] else {

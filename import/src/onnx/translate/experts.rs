@@ -93,12 +93,25 @@ impl Translator<'_> {
             && matches!(shape.len(), 2 | 3)
             && shape.last().and_then(Dim::as_fixed) == Some(first.k);
         if !fits {
-            return self.refuse(node, "the extents of its input and its weights do not fit");
+            let message = format!(
+                "the first weights are [{}, {}, {}] and the second [{}, {}, {}] (experts, N, K); expected an input of [.., {}], \
+                 and first weights of [{}, {wide}, {}]",
+                first.count,
+                first.n,
+                first.k,
+                second.count,
+                second.n,
+                second.k,
+                first.k,
+                second.count,
+                second.n
+            );
+            return self.refuse(node, message);
         }
         let rows = dim_product(&shape[..shape.len() - 1]);
         let Some((rows, extent)) = rows.and_then(|m| Some((m.clone(), m.times(&Dim::fixed(form.top))?)))
         else {
-            return self.refuse(node, "the number of its rows is no extent");
+            return self.refuse(node, "the number of its rows times k cannot be stated as an extent");
         };
         let hint = Translator::hint(node);
         let x = self.reshaped(&format!("{hint}.x"), x, vec![rows.clone(), Dim::fixed(first.k)]);
@@ -175,7 +188,9 @@ impl Translator<'_> {
         if matches!(function, Function::Gated { alpha, beta, limit, .. }
             if !alpha.is_finite() || !beta.is_finite() || limit.is_nan() || limit <= 0.0)
         {
-            return self.refuse(node, "a number of its function is not finite, or its limit is not above 0");
+            let message =
+                "its activation_alpha or activation_beta is not finite, or its swiglu_limit is not above 0";
+            return self.refuse(node, message);
         }
         let top = u64::try_from(node.int("k").unwrap_or(1)).unwrap_or(0);
         Ok(Form {
@@ -202,8 +217,12 @@ impl Translator<'_> {
             );
         };
         let k = blocks.saturating_mul(u64::from(form.block));
-        if count == 0 || form.top == 0 || form.top > count || n % 2 != 0 {
-            return self.refuse(node, format!("it has {count} experts of {n} rows, and k = {}", form.top));
+        if form.top == 0 || form.top > count {
+            let message = format!("its k is {}; expected 1 to {count}, the number of experts", form.top);
+            return self.refuse(node, message);
+        }
+        if n % 2 != 0 {
+            return self.refuse(node, format!("its weights have {n} rows; expected an even number"));
         }
         // The bytes are [E, N, K/2] in one of the packings, which states the shape of the other.
         if self.model.stored[at].dims != [count, k, n / 2] {
@@ -231,8 +250,8 @@ impl Translator<'_> {
             || self.ty(factors).element != ElementType::F32
             || bias.is_some_and(|bias| !has(bias, &[count, n]))
         {
-            return self
-                .refuse(node, format!("a factor or a bias is not one of {count} experts of {n} rows"));
+            let message = format!("its factors are not f32 of [{count}], or its bias is not [{count}, {n}]");
+            return self.refuse(node, message);
         }
         Ok(Stack { codes, scales, factors, bias, count, n, k })
     }
