@@ -274,7 +274,8 @@ impl Error {
                 InterpretError::Index { .. }
                 | InterpretError::Offset { .. }
                 | InterpretError::GroupCount { .. }
-                | InterpretError::Group { .. },
+                | InterpretError::Group { .. }
+                | InterpretError::PaddedEnd { .. },
             ) => Fault::InvalidInput,
             Error::Interpret(_) => Fault::Bug,
             _ => Fault::InvalidInput,

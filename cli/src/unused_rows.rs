@@ -10,30 +10,51 @@ use crate::compare::Wanted;
 pub(crate) fn counts_of_values(program: &Program) -> Vec<Vec<Value>> {
     let module = program.module();
     let mut counts: Vec<Vec<Value>> = vec![Vec::new(); module.values.len()];
-    let matrices = |value: Value| module.ty(value).shape.get(..2).map(<[_]>::to_vec);
+    // The groups and rows of a value of matrices. A value of lower rank is aligned to the last axes of others.
+    let matrices = |value: Value| match &module.ty(value).shape[..] {
+        [groups, rows, ..] => Some([groups, rows]),
+        _ => None,
+    };
     for operation in module.ops.values() {
         for result in &operation.results {
-            let mut found = match operation.kind {
+            let rank = |value: &Value| module.ty(*value).shape.len();
+            let keeps_rank = |operand: &&Value| rank(operand) == rank(result);
+            let follows = |operand: &&Value| matrices(**operand) == matrices(*result);
+            let of = |operand: &Value| counts[operand.index()].iter().copied();
+            let operands = operation.operands.iter().filter(follows);
+            let mut found: Vec<Value> = match &operation.kind {
                 OpKind::GroupedScaledMma(mma) if mma.masked => {
-                    operation.operands.get(mma.positional().len() - 1).copied().into_iter().collect()
+                    let own = operation.operands.get(mma.positional().len() - 1).copied();
+                    // A row of A that is undefined has no defined product.
+                    let a = operation.operands.first();
+                    own.into_iter().chain(a.into_iter().flat_map(of)).collect()
                 }
+                // Rows of the second operand are columns of the result.
+                OpKind::ScaledMma(_) | OpKind::Mma => {
+                    operation.operands.first().filter(follows).into_iter().flat_map(of).collect()
+                }
+                OpKind::Reduce { axes, .. } if axes.iter().all(|axis| *axis >= 2) => {
+                    operands.flat_map(of).collect()
+                }
+                OpKind::Softmax { axis } if *axis < 2 => Vec::new(),
                 OpKind::Unary(_)
                 | OpKind::Binary(_)
+                | OpKind::Bitwise(_)
+                | OpKind::Bitcast
+                | OpKind::Broadcast
+                | OpKind::Choose { .. }
                 | OpKind::Clamp { .. }
                 | OpKind::Compare(_)
+                | OpKind::Concat { .. }
+                | OpKind::Pad { .. }
                 | OpKind::Select
                 | OpKind::Convert
                 | OpKind::Slice { .. }
-                | OpKind::Reduce { .. }
                 | OpKind::Softmax { .. }
                 | OpKind::LayerNorm { .. }
                 | OpKind::SwizzleScales
                 | OpKind::BlockQuantize { .. }
-                | OpKind::BlockDequantize { .. } => {
-                    let by_rows = |operand: &&Value| matrices(**operand) == matrices(*result);
-                    let operands = operation.operands.iter().filter(by_rows);
-                    operands.flat_map(|operand| counts[operand.index()].iter().copied()).collect()
-                }
+                | OpKind::BlockDequantize { .. } => operands.filter(keeps_rank).flat_map(of).collect(),
                 _ => Vec::new(),
             };
             found.sort_unstable();
@@ -88,7 +109,7 @@ mod tests {
         let text = "fir 1
 func @main(%x: tensor<[3, M, 32], bf16>, %w: tensor<[3, 64, 32], f4E2M1FN>,
     %sw: tensor<[3, 64, 2], f8E4M3FN, linear>, %n: tensor<[3], i32>, %m: tensor<[3], i32>, %g: tensor<[], f32>,
-    %ids: tensor<[5], i32>) {
+    %ids: tensor<[5], i32>, %cube: tensor<[3, 3, M], f32>) {
   %d = masked_scaled_mma %x, %w, %sw, %n {block = 16} : tensor<[3, M, 64], f32>
   %y = add %g, %d : tensor<[3, M, 64], f32>
   %half = slice %y {axes = [2], ends = [64], starts = [32]} : tensor<[3, M, 32], f32>
@@ -99,7 +120,12 @@ func @main(%x: tensor<[3, M, 32], bf16>, %w: tensor<[3, 64, 32], f4E2M1FN>,
   %z = neg %g : tensor<[], f32>
   %e = masked_scaled_mma %x, %w, %sw, %m {block = 16} : tensor<[3, M, 64], f32>
   %both = mul %e, %y : tensor<[3, M, 64], f32>
-  return %q, %s, %amax, %some, %z, %both
+  %beside = concat %y, %y {axis = 2} : tensor<[3, M, 128], f32>
+  %a = convert %half : tensor<[3, M, 32], bf16>
+  %next = masked_scaled_mma %a, %w, %sw, %m {block = 16} : tensor<[3, M, 64], f32>
+  %most = reduce %y {axes = [2], keep_dims = false, kind = max} : tensor<[3, M], f32>
+  %square = mul %most, %cube : tensor<[3, 3, M], f32>
+  return %q, %s, %amax, %some, %z, %both, %beside, %next, %square
 }";
         let program = fourfold_ir::load(text).expect("a program").0;
         let named = |name: &str| program.facts().value_named(name).expect("a value");
@@ -114,6 +140,8 @@ func @main(%x: tensor<[3, M, 32], bf16>, %w: tensor<[3, 64, 32], f4E2M1FN>,
             assert!(has(name).is_empty(), "{name}");
         }
         assert_eq!((has("e"), has("both")), (vec!["m"], vec!["n", "m"]));
+        assert_eq!((has("beside"), has("next"), has("most")), (vec!["n"], vec!["n", "m"], vec!["n"]));
+        assert!(has("square").is_empty());
     }
 
     #[test]

@@ -118,7 +118,9 @@ pub enum FallbackError {
         rows: usize,
     },
     /// A padded end of a group is too small or too large, or the group after it does not begin with a tile.
-    #[error("padded end {end} of group {position} is no multiple of {multiple} in {least}..={most}")]
+    #[error(
+        "the end of padded group {position} is {end}; expected a multiple of {multiple} from {least} to {most}"
+    )]
     PaddedEnd {
         /// The group.
         position: usize,

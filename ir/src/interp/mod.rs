@@ -131,7 +131,7 @@ pub enum InterpretError {
     },
     /// A padded end of a group is too small or too large, or the group after it does not begin with a tile.
     #[error(
-        "`{place}`: padded end {end} of group {position} is no multiple of {multiple} in {least}..={most}"
+        "`{place}`: the end of padded group {position} is {end}; expected a multiple of {multiple} from {least} to {most}"
     )]
     PaddedEnd {
         /// The op.

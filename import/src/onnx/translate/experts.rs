@@ -5,8 +5,11 @@ use fourfold_ir::{
     TensorType, UnaryKind, Value, dim_product,
 };
 
-use super::super::model::Node;
-use super::super::problem::Problem;
+use rten_onnx::onnx::DataType;
+
+use super::super::model::{Attribute, Node};
+use super::super::problem::{Problem, shown};
+use super::super::stored::element_of;
 use super::state::{Item, Translator};
 
 /// The positions of inputs that say more than the weights, the router and the biases.
@@ -23,6 +26,34 @@ const OTHERS: [(usize, &str); 11] = [
     (19, "fc1_act_block_scale"),
     (20, "fc2_act_block_scale"),
 ];
+
+/// The attributes, and the type of their values.
+const ATTRIBUTES: [(&str, Kind); 16] = [
+    ("activation_alpha", Kind::Float),
+    ("activation_beta", Kind::Float),
+    ("activation_type", Kind::Text),
+    ("block_size", Kind::Int),
+    ("expert_weight_bits", Kind::Int),
+    ("fc1_expert_weight_bits", Kind::Int),
+    ("fc2_expert_weight_bits", Kind::Int),
+    ("k", Kind::Int),
+    ("normalize_routing_weights", Kind::Int),
+    ("num_shared_experts", Kind::Int),
+    ("quant_type", Kind::Text),
+    ("swiglu_fusion", Kind::Int),
+    ("swiglu_limit", Kind::Float),
+    ("swiglu_limit_after_activation", Kind::Int),
+    ("use_sparse_mixer", Kind::Int),
+    ("weights_prepacked", Kind::Int),
+];
+
+/// The type of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Int,
+    Float,
+    Text,
+}
 
 /// What the attributes state.
 struct Form {
@@ -153,6 +184,7 @@ impl Translator<'_> {
         if let Some((_, name)) = OTHERS.iter().find(|(position, _)| node.input(*position).is_some()) {
             return self.refuse(node, format!("its input {name} has no equivalent"));
         }
+        self.check_attributes(node)?;
         let only = [
             ("expert_weight_bits", 4),
             ("fc1_expert_weight_bits", 4),
@@ -165,6 +197,10 @@ impl Translator<'_> {
             only.iter().find(|(name, only)| node.int(name).is_some_and(|it| it != *only))
         {
             return self.refuse(node, format!("its attribute {name} is not {only}"));
+        }
+        if let Some(size) = node.int("block_size").filter(|size| *size > 0 && *size != i64::from(block)) {
+            return self
+                .refuse(node, format!("its block_size is {size}; expected {block} for its quant_type"));
         }
         let number = |name: &str, default: f32| node.float(name).unwrap_or(default);
         let function = match (node.text("activation_type").unwrap_or("relu"), node.int("swiglu_fusion")) {
@@ -203,6 +239,29 @@ impl Translator<'_> {
         })
     }
 
+    /// Refuses attributes that are not known, or whose value has another type: a default in their place would change results.
+    fn check_attributes(&self, node: &Node) -> Result<(), Problem> {
+        for (name, value) in &node.attributes {
+            let Some((_, kind)) = ATTRIBUTES.iter().find(|(known, _)| known == name) else {
+                return self.refuse(node, format!("its attribute {} has no equivalent", shown(name)));
+            };
+            let (has_kind, expected) = match kind {
+                Kind::Int => (matches!(value, Attribute::Int(_)), "an integer"),
+                Kind::Float => (matches!(value, Attribute::Float(_)), "a float"),
+                Kind::Text => (matches!(value, Attribute::Text(_)), "a text"),
+            };
+            if !has_kind {
+                return self.refuse(node, format!("its attribute {name} is not {expected}"));
+            }
+        }
+        match node.int("weights_prepacked") {
+            None | Some(-1..=1) => Ok(()),
+            Some(other) => {
+                self.refuse(node, format!("its attribute weights_prepacked is {other}; expected -1, 0 or 1"))
+            }
+        }
+    }
+
     /// Reads weights. `inputs` are the positions of codes, scales, biases and factors.
     fn stack(&mut self, node: &Node, form: &Form, inputs: [usize; 4]) -> Result<Stack, Problem> {
         let [codes, scales, bias, factors] = inputs;
@@ -210,6 +269,16 @@ impl Translator<'_> {
         else {
             return self.refuse(node, "its weights are not constant");
         };
+        let bytes = DataType::UINT8;
+        for (position, at, element) in [(codes, at, None), (scales, of_blocks, Some(form.scale))] {
+            let ty = self.model.stored[at].ty;
+            if ty != bytes && (element.is_none() || element_of(ty) != element) {
+                let or = element.map_or(String::new(), |element| format!(" or {element}"));
+                let name = node.input(position).map_or("", |name| name);
+                let message = format!("its input `{}` has the type {ty}; expected uint8{or}", shown(name));
+                return self.refuse(node, message);
+            }
+        }
         let [count, n, blocks] = self.model.stored[of_blocks].dims[..] else {
             return self.refuse(
                 node,
