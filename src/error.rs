@@ -127,6 +127,7 @@ pub fn run_fault(error: &RunError) -> Fault {
             FallbackError::Index { .. }
             | FallbackError::Offset { .. }
             | FallbackError::GroupCount { .. }
+            | FallbackError::PaddedEnd { .. }
             | FallbackError::Group { .. } => Fault::InvalidInput,
             // Anything else is impossible here: the tensors were bound to a verified program.
             _ => Fault::Bug,

@@ -98,7 +98,16 @@ fn numbers_that_an_op_does_not_accept_are_bad_input_and_no_bug() {
   %y = grouped_scaled_mma %x, %w, %s, %ends {block = 16} : tensor<[5, 8], f32>";
     let routed = "%ids = constant {value = [0, 3, 1, 1, 0]} : tensor<[5, 1], i32>
   %p, %r, %y = group_rows %ids {groups = 2} : tensor<[5], i32>, tensor<[5], i32>, tensor<[2], i32>";
+    let padded = "%ends = constant {value = [2, 2147483647]} : tensor<[2], i32>
+  %y = padded_ends %ends {multiple = 1024} : tensor<[2], i32>";
+    let in_scales = "%ends = constant {value = [2, 5]} : tensor<[2], i32>
+  %in_sfa = constant {value = [100, 256]} : tensor<[2], i32>
+  %a, %sfa.linear = block_quantize %x {block = 32, scale_rounding = floor} : tensor<[5, 32], f4E2M1FN>, \
+  tensor<[5, 1], f8E8M0FNU, linear>
+  %y = group_scales %sfa.linear, %ends, %in_sfa : tensor<[256, 1], f8E8M0FNU, blocked>";
     for (body, message) in [
+        (padded, "the end of padded group 1 is 2147484672; expected a multiple of 1024"),
+        (in_scales, "the end of padded group 0 is 100; expected a multiple of 128 from 2 to 256"),
         (grouped, "offset 2, element 1 of the offsets, is outside 3..=5"),
         (routed, "id 3, element 1 of the ids, is not one of 2 groups"),
     ] {
