@@ -69,7 +69,7 @@ fn weight(n: usize, k: usize, block: usize, is_k_packed: bool, seed: u64) -> Wei
     Weight { packed, values: (0..E * n * k).map(value).collect(), scales, factors }
 }
 
-/// What a case has beside the weights.
+/// A case, without its weights.
 #[derive(Clone, Copy)]
 struct Case {
     quant_type: &'static str,

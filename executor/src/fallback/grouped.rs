@@ -7,9 +7,6 @@ use fourfold_ir::{ElementType, GroupedScaledMma, ScaleLayout, Tensor, numeric};
 
 use super::{BlockScaled, BlockScaledShape, Epilogue, FallbackError, ResultType, scaled_mma};
 
-/// The rows of a tile of blocked scales.
-const TILE_ROWS: usize = 128;
-
 /// The operands of a `grouped_scaled_mma`, or of a `masked_scaled_mma`, whose A has a matrix for each group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupedOperands<'a> {
@@ -65,7 +62,8 @@ pub fn grouped_scaled_mma(
             let shape = BlockScaledShape { batch: 1, rows: end - begin, k, block };
             let a = match sfa.zip(tiles.get(group)) {
                 Some((sfa, first)) => {
-                    let of_tile = numeric::checked_blocked_len(TILE_ROWS, k / block).unwrap_or(usize::MAX);
+                    let of_tile =
+                        numeric::checked_blocked_len(numeric::TILE_ROWS, k / block).unwrap_or(usize::MAX);
                     let bytes = numeric::checked_blocked_len(shape.rows, k / block).unwrap_or(usize::MAX);
                     let scales = sfa.bytes().get(first.saturating_mul(of_tile)..).unwrap_or_default();
                     let scales = scales.get(..bytes).unwrap_or(scales);
@@ -174,7 +172,7 @@ pub(super) fn group_scales(
     let parts = ends(offsets, rows)?;
     let tiles = tiles(&parts, sfa_ends, padded_rows)?;
     let mut tensor = result.zeros()?;
-    let of_tile = numeric::checked_blocked_len(TILE_ROWS, columns).unwrap_or(usize::MAX);
+    let of_tile = numeric::checked_blocked_len(numeric::TILE_ROWS, columns).unwrap_or(usize::MAX);
     for (part, tile) in parts.into_iter().zip(tiles) {
         let Some(out) = tensor.bytes_mut().get_mut(tile.saturating_mul(of_tile)..) else { continue };
         for (index, row) in part.enumerate() {
@@ -206,7 +204,7 @@ pub fn scales_of_rows(
     for (part, tile) in parts.into_iter().zip(tiles) {
         for (index, row) in part.enumerate() {
             for (column, scale) in tensor.bytes_mut()[row * columns..][..columns].iter_mut().enumerate() {
-                let at = numeric::blocked_offset(tile * TILE_ROWS + index, column, columns);
+                let at = numeric::blocked_offset(tile * numeric::TILE_ROWS + index, column, columns);
                 *scale = sfa.bytes()[at];
             }
         }
@@ -216,7 +214,7 @@ pub fn scales_of_rows(
 
 /// The first tile of each group in blocked scales of `most` rows. A group ends with a tile, after all of its rows.
 fn tiles(parts: &[Range<usize>], sfa_ends: &Tensor, most: usize) -> Result<Vec<usize>, FallbackError> {
-    const MULTIPLE: u32 = TILE_ROWS as u32;
+    const MULTIPLE: u32 = numeric::TILE_ROWS as u32;
     let (sfa_ends, _) = sfa_ends.bytes().as_chunks::<4>();
     let mut first = 0i64;
     let checked = parts.iter().zip(sfa_ends).enumerate().map(|(position, (part, bytes))| {
@@ -225,7 +223,7 @@ fn tiles(parts: &[Range<usize>], sfa_ends: &Tensor, most: usize) -> Result<Vec<u
         if end < least || end > most as i64 || end % i64::from(MULTIPLE) != 0 {
             return Err(FallbackError::PaddedEnd { position, end, multiple: MULTIPLE, least, most });
         }
-        let tile = first as usize / TILE_ROWS;
+        let tile = first as usize / numeric::TILE_ROWS;
         first = end;
         Ok(tile)
     });

@@ -15,9 +15,6 @@ const CHUNK: usize = 1024;
 /// The largest block size.
 const MOST_BLOCK: usize = 32;
 
-/// Rows per tile of the blocked scale layout.
-const TILE_ROWS: usize = 128;
-
 /// Quantizes v along its last axis to codes and scales. `global` is the per-tensor scale of NVFP4, whose formula is
 /// given.
 pub(super) fn block_quantize(
@@ -111,11 +108,11 @@ pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, Fal
     let matrix = numeric::blocked_len(rows, columns);
     if layout == Some(ScaleLayout::Blocked) {
         // A row of tiles is contiguous.
-        let tile_row = TILE_ROWS * columns.next_multiple_of(4);
+        let tile_row = numeric::TILE_ROWS * columns.next_multiple_of(4);
         for_each_chunk(tensor.bytes_mut(), tile_row, |index, out| {
             let (matrix, first) =
-                (index * tile_row / matrix, index * tile_row % matrix / tile_row * TILE_ROWS);
-            for row in 0..TILE_ROWS.min(rows - first) {
+                (index * tile_row / matrix, index * tile_row % matrix / tile_row * numeric::TILE_ROWS);
+            for row in 0..numeric::TILE_ROWS.min(rows - first) {
                 let from = &from[(matrix * rows + first + row) * columns..][..columns];
                 for (four, from) in from.chunks(4).enumerate() {
                     let at = numeric::blocked_offset(row, 4 * four, columns);

@@ -1,10 +1,8 @@
 //! Conditions that the integers of an op must meet.
 
 use super::{InterpretError, routing};
+use crate::numeric::TILE_ROWS;
 use crate::tensor::Tensor;
-
-/// The rows of a tile of blocked scales.
-const TILE_ROWS: u32 = 128;
 
 /// Checks that every id of a `group_rows` is that of a group.
 pub(super) fn check_groups(place: &str, ids: &Tensor, groups: u32) -> Result<(), InterpretError> {
@@ -86,8 +84,8 @@ pub(super) fn check_sfa_ends(
     for (position, (end, padded)) in ends.to_f64().into_iter().zip(sfa_ends.to_f64()).enumerate() {
         let (end, padded) = (end as i64, padded as i64);
         least += end - end_before;
-        if padded < least || padded > rows as i64 || padded % i64::from(TILE_ROWS) != 0 {
-            let (place, multiple) = (place.to_owned(), TILE_ROWS);
+        if padded < least || padded > rows as i64 || padded % TILE_ROWS as i64 != 0 {
+            let (place, multiple) = (place.to_owned(), TILE_ROWS as u32);
             return Err(InterpretError::PaddedEnd {
                 place,
                 position,

@@ -44,5 +44,6 @@ pub use mx_formula::{InfinityScale, LeastScale, LeastStep, MxEdges, NanScale};
 pub use pack::{PackError, code_at, e2m1_at, pack_codes, pack_e2m1, set_e2m1, unpack_e2m1};
 pub use quantize::{quantize_mx_block, quantize_mx_block_by, quantize_nvfp4_block, quantize_nvfp4_block_by};
 pub use scale_layout::{
-    LayoutError, blocked_len, blocked_offset, blocked_to_linear, checked_blocked_len, linear_to_blocked,
+    LayoutError, TILE_ROWS, blocked_len, blocked_offset, blocked_to_linear, checked_blocked_len,
+    linear_to_blocked,
 };

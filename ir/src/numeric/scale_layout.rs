@@ -15,8 +15,8 @@
 
 use thiserror::Error;
 
-/// Rows of a tile.
-const TILE_ROWS: usize = 128;
+/// Rows of a tile of blocked scales.
+pub const TILE_ROWS: usize = 128;
 /// Columns (scales along K) of a tile.
 const TILE_COLS: usize = 4;
 /// Bytes of a tile.

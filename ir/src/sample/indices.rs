@@ -3,6 +3,7 @@
 use super::SplitMix64;
 use crate::bind::concrete_dims;
 use crate::entities::Value;
+use crate::numeric::TILE_ROWS;
 use crate::ops::OpKind;
 use crate::program::Program;
 use crate::types::{ElementType, SymbolValues};
@@ -103,7 +104,6 @@ pub(super) fn draw(numbers: Numbers, count: usize, seed: u64, random: &mut Split
             ends.collect()
         }
         Numbers::PaddedEnds(rows) => {
-            const TILE_ROWS: usize = 128;
             (1..=count).map(|end| end * (rows / TILE_ROWS) / count * TILE_ROWS).collect()
         }
         Numbers::Counts(rows) => Distribution::of_seed(seed).counts(count, rows, random),

@@ -191,8 +191,8 @@ def kernels(manifest):
     """Registers an op for each kernel of a tuning manifest, a TOML file. Returns the ops by name.
 
     An op takes (a, sfa, b, sfb, alpha=None), as `scaled_mm` does, with swizzled scales and equally many axes of a and b.
-    On CUDA tensors it uses its kernel, or fails. On CPU tensors it runs the fallback. `sfa` is None for a kernel with a 16-bit
-    a. The attribute `skipped` has the reason for each kernel without an op, such as a broken rule of its generator.
+    It fails if its kernel does not take the operands. On CUDA tensors it uses no other kernel. On CPU tensors the fallback
+    computes the result. `sfa` is None for a kernel with a 16-bit a. The attribute `skipped` has the reason for each kernel without an op, such as a broken rule of its generator.
     """
     from ._kernels import kernels as register
 

@@ -1,8 +1,8 @@
 """The kernels of a tuning manifest as ops, one for each kernel.
 
 A manifest lists kernels to measure (docs/guide/tuning.md). `fourfold.torch.kernels` registers an op for each of them in
-`torch.ops.fourfold_kernels`. On CUDA tensors, an op uses its kernel, or fails if the kernel does not take the operands, or is
-for another GPU. On CPU tensors, it runs the fallback.
+`torch.ops.fourfold_kernels`. An op fails if the kernel does not take the operands, or is for another GPU. On CUDA tensors it uses
+no other kernel. On CPU tensors the fallback computes the result.
 """
 
 import ctypes as c

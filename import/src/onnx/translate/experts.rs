@@ -55,7 +55,7 @@ enum Kind {
     Text,
 }
 
-/// What the attributes state.
+/// The meaning of the attributes.
 struct Form {
     /// Elements for each scale, and the type of scales.
     block: u32,
