@@ -71,6 +71,14 @@ impl Design {
         }
     }
 
+    /// Returns whether scales of an A without groups are linear.
+    pub(crate) fn reads_linear_scales(&self) -> bool {
+        match self {
+            Design::Cutlass(_) => false,
+            Design::Hopper(configuration) => configuration.linear_sfa,
+        }
+    }
+
     /// The CUTLASS configuration; `None` for another backend.
     pub fn cutlass(&self) -> Option<&Configuration> {
         match self {

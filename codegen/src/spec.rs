@@ -160,8 +160,9 @@ impl ScaledMmaSpec {
     /// The signature: a description of operands and outputs, such as `nvfp4 alpha c=bf16 beta row=f16
     /// matrix=bf16 d=bf16`.
     ///
-    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows, `blocked` if scales of A are
-    /// blocked for each group, `pair` if the epilogue pairs columns,
+    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows, `blocked` if
+    /// scales of A are blocked for each group, `linear` if they are linear without groups, `pair` if the epilogue pairs
+    /// columns,
     /// `alpha`, C and `beta` if present, the epilogue's operands in order, and the outputs in order. An output is one of:
     /// - a value, `d=bf16`
     /// - codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the operand position of the per-tensor scale, or
@@ -178,6 +179,7 @@ impl ScaledMmaSpec {
         parts.extend(self.configuration.groups().map(|groups| groups.signature().to_owned()));
         let groups = self.configuration.groups().filter(|groups| groups.blocked);
         parts.extend(groups.map(|_| "blocked".to_owned()));
+        parts.extend(self.configuration.reads_linear_scales().then(|| "linear".to_owned()));
         parts.extend(self.epilogue.signature());
         parts.join(" ")
     }

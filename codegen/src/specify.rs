@@ -100,6 +100,8 @@ fn specify_scaled_mma(
             Some(table) => select::hopper::choose_by(table, plan.format, extents, only_values, cutlass)?,
             None => select::hopper::choose(plan.format, extents, only_values)?,
         };
+        let linear_sfa = plan.groups.is_none() && plan.linear_sfa;
+        let configuration = hopper::Configuration { linear_sfa, ..configuration };
         return Some((ScaledMmaSpec { target, configuration: configuration.into(), epilogue }, why));
     }
     let family = defaults::family(target.name)?;

@@ -33,6 +33,8 @@ pub struct Target {
     quantizes_apart: bool,
     /// True if an epilogue pairs columns.
     pairs: bool,
+    /// True if kernels read linear scales of A, too.
+    reads_linear_scales: bool,
 }
 
 /// The largest grid extent along y and z (CUDA Programming Guide, technical specifications). Along x it is
@@ -172,6 +174,7 @@ pub const TARGETS: &[Target] = &[
         has_masked: true,
         quantizes_apart: false,
         pairs: false,
+        reads_linear_scales: false,
     },
     Target {
         name: "sm_103a",
@@ -185,6 +188,7 @@ pub const TARGETS: &[Target] = &[
         has_masked: true,
         quantizes_apart: false,
         pairs: false,
+        reads_linear_scales: false,
     },
     Target {
         name: "sm_120a",
@@ -198,6 +202,7 @@ pub const TARGETS: &[Target] = &[
         has_masked: true,
         quantizes_apart: false,
         pairs: false,
+        reads_linear_scales: false,
     },
     Target {
         name: "sm_121a",
@@ -211,6 +216,7 @@ pub const TARGETS: &[Target] = &[
         has_masked: true,
         quantizes_apart: false,
         pairs: false,
+        reads_linear_scales: false,
     },
     Target {
         name: "sm_90a",
@@ -226,6 +232,7 @@ pub const TARGETS: &[Target] = &[
         // of 2048 rows took 1206 µs with a quantizing epilogue on an H100, and 1089 µs with a kernel of its own.
         quantizes_apart: true,
         pairs: true,
+        reads_linear_scales: true,
     },
     Target {
         name: "cpu",
@@ -239,6 +246,7 @@ pub const TARGETS: &[Target] = &[
         has_masked: false,
         quantizes_apart: false,
         pairs: false,
+        reads_linear_scales: false,
     },
 ];
 
@@ -343,6 +351,7 @@ fn format_capability(format: BlockFormat, target: &Target) -> FormatCapability {
         operand_alignment: bytes,
         pointer_alignment: TMA_BYTES,
         batched: true,
+        has_linear_scales: target.reads_linear_scales && !format.is_weight_only(),
         max_groups: target.group_formats.contains(&format).then_some(MAX_GROUPS),
         has_masked: target.has_masked && target.group_formats.contains(&format),
         has_group_scales: target.group_formats.contains(&format) && !format.is_weight_only(),

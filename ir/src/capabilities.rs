@@ -147,6 +147,8 @@ pub struct FormatCapability {
     pub pointer_alignment: u32,
     /// True if one launch computes several matrices (L > 1).
     pub batched: bool,
+    /// True if kernels of a `scaled_mma` read a linear sfa, too.
+    pub has_linear_scales: bool,
     /// The largest E of a `grouped_scaled_mma`; absent if the target has no kernel for it.
     pub max_groups: Option<u64>,
     /// True if kernels compute a `masked_scaled_mma` of at most as many groups.

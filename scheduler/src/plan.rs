@@ -222,8 +222,10 @@ pub struct ScaledMmaPlan {
     pub groups: Option<Groups>,
     /// A, `[.., M, K]`.
     pub a: Value,
-    /// The scales of A, blocked, or linear for groups without tiles of their own; absent beside a 16-bit A.
+    /// The scales of A; absent beside a 16-bit A.
     pub sfa: Option<Value>,
+    /// True if `sfa` is linear: for groups without tiles of their own, and where the target's kernels read it.
+    pub linear_sfa: bool,
     /// B, `[.., N, K]`.
     pub b: Value,
     /// The blocked scales of B.

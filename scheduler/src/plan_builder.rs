@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fourfold_ir::{Op, OpKind, Program, Value};
+use fourfold_ir::{Op, OpKind, Program, ScaleLayout, Value};
 
 use crate::constraints::constraints;
 use crate::geometry::{operand_shape, reduced_shape};
@@ -75,6 +75,7 @@ pub(crate) fn build_plan(
         }),
         a: operands.a,
         sfa: operands.sfa,
+        linear_sfa: matmul.sfa_layout == Some(ScaleLayout::Linear),
         b: operands.b,
         sfb: operands.sfb,
         alpha: operands.alpha,

@@ -76,7 +76,7 @@ pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
             .map(|leaf| leaf_type(program, *leaf, &root.d(module).shape, &grown.ops))
             .collect(),
         accumulator: module.ty(root.result).element,
-        has_linear_sfa: root.matmul.groups.is_some() && root.matmul.group_scales.is_none(),
+        has_linear_sfa: root.matmul.sfa_layout == Some(ScaleLayout::Linear),
         writable: writable(root),
         matrices: readable_matrices(root),
         quantized: quantized(root),

@@ -114,9 +114,10 @@ pub(crate) fn accept<'a>(
     // The rows of a group begin anywhere, so a grouped A has linear scales, or blocked ones for each group.
     let is_blocked = matmul.group_scales.is_some() && capability.has_group_scales;
     let is_linear = matmul.groups.is_some() && !is_blocked;
+    let takes_both = matmul.groups.is_none() && capability.has_linear_scales;
     for (role, scales, layout) in of_a.into_iter().chain([("B", operands.sfb, matmul.sfb_layout)]) {
         let expected = if is_linear && role == "A" { ScaleLayout::Linear } else { ScaleLayout::Blocked };
-        if layout != expected {
+        if layout != expected && !(takes_both && role == "A") {
             let name = module.name_of(scales);
             let what = format!("%{name}, the scales of {role}, are {layout}; expected {expected}");
             return reject(ReasonCode::ScaleLayout, what);

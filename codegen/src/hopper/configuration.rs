@@ -38,6 +38,8 @@ pub struct Configuration {
     pub format: BlockFormat,
     /// The groups of rows; absent in a `scaled_mma`. A bound on M in the table is then one on the mean rows of a group.
     pub groups: Option<Groups>,
+    /// True if scales of an A without groups are linear.
+    pub linear_sfa: bool,
     /// The tiles in the source, a subset of [`TILES`](super::TILES), the smallest first.
     pub variants: Vec<Tile>,
     /// The selection table: the default one unless overridden. The source holds the lines for its tiles.
@@ -56,7 +58,13 @@ impl Configuration {
         check(format, tile, cluster)?;
         let max_m = if tile.is_small_m() { tile.m } else { ANY };
         let line = Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster };
-        Ok(Configuration { format, groups: None, variants: vec![tile], table: Cow::Owned(vec![line]) })
+        Ok(Configuration {
+            format,
+            groups: None,
+            linear_sfa: false,
+            variants: vec![tile],
+            table: Cow::Owned(vec![line]),
+        })
     }
 
     /// A readable name, such as `sm90_x8_16_64x128_128x256`, with `_c2` if two CTAs share each tile.
@@ -71,13 +79,17 @@ impl Configuration {
             [Choice { cluster, .. }] if cluster > 0 => format!("_c{cluster}"),
             _ => String::new(),
         };
-        let blocked = if self.groups.is_some_and(|groups| groups.blocked) { "_blocked" } else { "" };
+        let layout = match self.groups {
+            Some(groups) if groups.blocked => "_blocked",
+            None if self.linear_sfa => "_linear",
+            _ => "",
+        };
         let grouped = match self.groups {
             Some(groups) if groups.masked => "_masked",
             Some(_) => "_grouped",
             None => "",
         };
-        format!("sm90{grouped}{blocked}_x{}{cluster}", variants.join("_"))
+        format!("sm90{grouped}{layout}_x{}{cluster}", variants.join("_"))
     }
 
     /// The largest tile: M, N and K.

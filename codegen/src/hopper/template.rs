@@ -103,6 +103,8 @@ pub(crate) struct Context {
     is_mx: bool,
     /// The groups of rows, if any.
     groups: Option<GroupsView>,
+    /// True if scales of an A without groups are linear.
+    linear_sfa: bool,
     /// The element types of A and B.
     element_a: &'static str,
     element_b: &'static str,
@@ -194,6 +196,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
             is_padded: groups.has_padded_scales(),
             is_blocked: groups.blocked,
         }),
+        linear_sfa: configuration.linear_sfa,
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         element_a: element_of(configuration.format.a),
         element_b: element_of(configuration.format.b),
@@ -206,10 +209,9 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         variants: configuration.variants.clone(),
         choices: configuration.choices().map(line).collect(),
         has_tiled: configuration.max_m().is_none(),
-        has_small_m_regs: configuration
-            .variants
-            .iter()
-            .any(|tile| configuration.groups.is_none() && tile.may_keep_a_in_registers(configuration.format)),
+        has_small_m_regs: configuration.groups.is_none()
+            && !configuration.linear_sfa
+            && configuration.variants.iter().any(|tile| tile.may_keep_a_in_registers(configuration.format)),
         load_parameter: ", int variant",
         load_argument: ", variant",
         shared_bytes: "shared_bytes(variant)",

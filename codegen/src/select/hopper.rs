@@ -176,7 +176,7 @@ fn choose_of(
         (Some(m), _) => format!("M = {m}: N and K of each call select its tile"),
         (None, _) => "M is unknown: the extents of each call select its tile".to_owned(),
     };
-    Some((Configuration { format, groups: None, variants, table: lines }, why))
+    Some((Configuration { format, groups: None, linear_sfa: false, variants, table: lines }, why))
 }
 
 #[cfg(test)]

@@ -129,11 +129,9 @@ impl<'a> Checker<'a> {
         });
         self.rule(format.is_standard(), || format!("{format} is not a standard format"));
         let is_blocked = sfa_type.is_some_and(|ty| ty.layout == Some(ScaleLayout::Blocked));
-        let of_a = if offsets.is_some() && !(is_blocked && (sfa_ends.is_some() || masked)) {
-            ScaleLayout::Linear
-        } else {
-            ScaleLayout::Blocked
-        };
+        self.field("linear_sfa", &plan.linear_sfa, &(sfa_type.is_some() && !is_blocked));
+        let of_groups = offsets.is_some() && !(is_blocked && (sfa_ends.is_some() || masked));
+        let of_a = if of_groups || plan.linear_sfa { ScaleLayout::Linear } else { ScaleLayout::Blocked };
         let layouts = sfa_type.map(|ty| (ty, of_a)).into_iter().chain([(sfb_type, ScaleLayout::Blocked)]);
         for (ty, layout) in layouts {
             self.rule(ty.layout == Some(layout), || format!("the layout of the scales is not {layout}"));
@@ -176,6 +174,10 @@ impl<'a> Checker<'a> {
     fn capability(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
         let plan = self.plan;
         self.rule(known(&plan.k) != Some(0) && known(&plan.n) != Some(0), || "K or N is 0".to_owned());
+        let is_dense = plan.groups.is_none();
+        self.rule(rules.has_linear_scales || !(is_dense && plan.linear_sfa), || {
+            "linear scales of A are not supported".to_owned()
+        });
         if let Some(groups) = &plan.groups {
             self.rule(rules.max_groups.is_some(), || "groups of rows are not supported".to_owned());
             self.rule(rules.has_masked || !groups.masked, || "counts of rows are not supported".to_owned());

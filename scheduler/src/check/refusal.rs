@@ -38,7 +38,7 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     let takes_blocked = (sfa_ends.is_some() || masked) && rules.is_some_and(|rules| rules.has_group_scales);
     let wrong_a = sfa.is_some_and(|sfa| match is_grouped {
         true => !is_linear(sfa) && !takes_blocked,
-        false => is_linear(sfa),
+        false => is_linear(sfa) && !rules.is_some_and(|rules| rules.has_linear_scales),
     });
     holds(wrong_a || is_linear(sfb), ReasonCode::ScaleLayout);
     let Some(rules) = rules else {

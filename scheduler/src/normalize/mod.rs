@@ -13,8 +13,8 @@
 //! Regions are bounded, equal regions are rewritten once, and no limit is a time. The result depends on the
 //! arguments only. The time is proportional to the size of the program. Some rewrites are plain code, not
 //! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), quantization and
-//! norms written out op by op (`written.rs`), products that the target has no kernel for (`weight_only.rs`), and pairs of
-//! products that an op combines (`pairs.rs`).
+//! norms written out op by op (`written.rs`), products that the target has no kernel for (`weight_only.rs`), pairs of
+//! products that an op combines (`pairs.rs`), and scales that kernels read as they are (`linear_scales.rs`).
 
 mod activations;
 mod apply;
@@ -24,6 +24,7 @@ mod expression;
 mod extract;
 mod interleave;
 mod language;
+mod linear_scales;
 mod moves;
 mod pairs;
 mod products;
@@ -41,11 +42,12 @@ mod written;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program, Value, verify};
+use fourfold_ir::{BlockFormat, Capabilities, Entity, Op, OpKind, Program, Value, verify};
 
 use self::apply::apply;
 use self::draft::Draft;
 use self::language::{Term, Types};
+use self::linear_scales::{LINEAR_SCALES_RULES, read_linear};
 use self::pairs::{PAIR_RULES, Pairs, pair};
 use self::rebuild::rebuild;
 use self::region::{region, roots};
@@ -194,7 +196,7 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
         why: rule.why,
         contract: rule.contract,
     });
-    let of_target = WEIGHT_ONLY_RULES.iter().chain(PAIR_RULES).copied();
+    let of_target = WEIGHT_ONLY_RULES.iter().chain(PAIR_RULES).chain(LINEAR_SCALES_RULES).copied();
     rules.chain(sharing).chain(written).chain(of_target)
 }
 
@@ -203,19 +205,21 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
 ///
 /// Products of a 16-bit value and a dequantized weight stay as they are: [`normalize_for`] rewrites them.
 pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
-    normalize_by(program, options, None, &Pairs::default())
+    normalize_by(program, options, None, &Pairs::default(), &[])
 }
 
 /// Like [`normalize`], for a target. A product of a 16-bit value and a dequantized weight becomes a weight-only
 /// `scaled_mma` if the target has a kernel for it. Otherwise a weight-only `scaled_mma` becomes an `mma` of the dequantized
 /// weight, if the target's library computes it. Two products that an op combines become one of a rearranged weight, if the
-/// target has a kernel for all three ([`Capabilities::formats`], `pairs`).
+/// target has a kernel for all three ([`Capabilities::formats`], `pairs`). Products read linear scales of A where kernels
+/// do (`has_linear_scales`).
 pub fn normalize_for(
     program: &Program,
     options: &NormalizeOptions,
     capabilities: &Capabilities,
 ) -> Normalized {
-    normalize_by(program, options, Some(WeightOnly::of(capabilities)), &Pairs::of(capabilities))
+    let linear = linear_scales::formats(capabilities);
+    normalize_by(program, options, Some(WeightOnly::of(capabilities)), &Pairs::of(capabilities), &linear)
 }
 
 fn normalize_by(
@@ -223,6 +227,7 @@ fn normalize_by(
     options: &NormalizeOptions,
     target: Option<WeightOnly>,
     pairs: &Pairs,
+    linear: &[BlockFormat],
 ) -> Normalized {
     /// The maximum number of rounds. A rewritten region may enable rules in another, so each round visits all regions.
     /// No known program needs more than three.
@@ -263,6 +268,8 @@ fn normalize_by(
         // Both halves of a weight have the same linear scales.
         share(&mut draft, RULES.len());
     }
+    // Last: earlier rules remove the swizzles of scales that are quantized in the program.
+    changed |= read_linear(&mut draft, linear, first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len());
     let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }
@@ -361,7 +368,8 @@ fn steps(rules: &[usize]) -> Vec<Step> {
                 let written = WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract));
                 let weight_only = WEIGHT_ONLY_RULES.iter().map(|rule| (rule.name, rule.contract));
                 let pairs = PAIR_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let mut known = sharing.chain(written).chain(weight_only).chain(pairs);
+                let linear_scales = LINEAR_SCALES_RULES.iter().map(|rule| (rule.name, rule.contract));
+                let mut known = sharing.chain(written).chain(weight_only).chain(pairs).chain(linear_scales);
                 let (rule, contract) = known.nth(rule - RULES.len()).expect("a rule has a position");
                 Step { rule, contract }
             }

@@ -204,7 +204,7 @@ impl Plan {
     ///
     /// The signature of a `scaled_mma` starts with the format, and `grouped`, `grouped_alpha`, `masked` or `masked_alpha` if
     /// its rows are in groups. Then follow, where present, `blocked` for scales of A
-    /// that are blocked for each group, `pair` for an epilogue that pairs columns, `alpha`, the type of C, `beta`, and
+    /// that are blocked for each group, `linear` for linear scales of an A without groups, `pair` for an epilogue that pairs columns, `alpha`, the type of C, `beta`, and
     /// the shape and type of each epilogue operand. The outputs come last, in order:
     /// - `d=bf16` is a value.
     /// - `q=f4E2M1FN:f8E4M3FN/16*x2` is codes with one scale per 16 elements, under the per-tensor scale at operand
@@ -263,6 +263,7 @@ fn scaled_mma_signature(program: &Program, plan: &ScaledMmaPlan) -> String {
     let mut parts = vec![plan.format.to_string()];
     parts.extend(plan.groups.as_ref().map(|groups| groups.signature().to_owned()));
     parts.extend(plan.groups.as_ref().filter(|groups| groups.scales.is_some()).map(|_| "blocked".to_owned()));
+    parts.extend((plan.groups.is_none() && plan.linear_sfa).then(|| "linear".to_owned()));
     parts.extend(plan.pair.as_ref().map(|_| "pair".to_owned()));
     parts.extend(plan.alpha.map(|_| "alpha".to_owned()));
     parts.extend(plan.c.map(|c| format!("c={}", element(c))));

@@ -44,6 +44,7 @@ fn capability() -> FormatCapability {
         operand_alignment: [16; 2],
         pointer_alignment: 16,
         batched: true,
+        has_linear_scales: false,
         max_groups: None,
         has_masked: false,
         has_group_scales: false,

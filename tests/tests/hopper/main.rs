@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use fourfold::codegen::hopper::{SMALL_M, Tile};
 use fourfold_tests::random::Random;
 
-use self::programs::{PAIR_PROGRAMS, PROGRAMS, Program, WEIGHT_ONLY_PROGRAMS};
+use self::programs::{LINEAR_PROGRAMS, PAIR_PROGRAMS, PROGRAMS, Program, WEIGHT_ONLY_PROGRAMS};
 use self::simulation::{Case, Launch};
 
 /// The number of random cases.
@@ -185,6 +185,11 @@ fn values_of_mxfp8_by_mxfp4_are_the_interpreter_s() {
 #[test]
 fn values_of_mxfp8_are_the_interpreter_s() {
     PROGRAMS[4..].iter().for_each(check_some);
+}
+
+#[test]
+fn values_of_linear_scales_are_the_interpreter_s() {
+    LINEAR_PROGRAMS.iter().for_each(check_some);
 }
 
 #[test]

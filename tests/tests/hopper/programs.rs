@@ -46,6 +46,21 @@ func @main(
 }
 ";
 
+/// Scales of A are linear.
+const LINEAR_VALUES: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], CODES_A>, %sfa: tensor<[L, M, G], LINEAR>,
+    %b: tensor<[L, N, K], CODES_B>, %sfb: tensor<[L, N, G], SCALES>,
+    %alpha: tensor<[], f32>, %c: tensor<[L, M, N], bf16>, %row: tensor<[N], f32>, %column: tensor<[L, M, 1], f16>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb, alpha = %alpha, c = %c {block = BLOCK} : tensor<[L, M, N], f32>
+  %x = add %d, %row : tensor<[L, M, N], f32>
+  %y = mul %x, %column : tensor<[L, M, N], f32>
+  %z = convert %y : tensor<[L, M, N], bf16>
+  return %y, %z
+}
+";
+
 pub const BLOCKS: &str = "fir 1
 func @main(
     %a: tensor<[L, M, K], CODES_A>, %sfa: tensor<[L, M, G], SCALES>,
@@ -205,6 +220,40 @@ pub const PROGRAMS: [Program; 8] = [
     ),
 ];
 
+/// Programs of `LINEAR_VALUES`: all widths of A and of B.
+pub const LINEAR_PROGRAMS: [Program; 5] = [
+    values(
+        "nvfp4_linear_values",
+        BlockFormat::NVFP4,
+        LINEAR_VALUES,
+        "nvfp4 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "mxfp4_linear_values",
+        BlockFormat::MXFP4,
+        LINEAR_VALUES,
+        "mxfp4 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "mxfp8_mxfp4_linear_values",
+        BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+        LINEAR_VALUES,
+        "mxfp8 x mxfp4 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "mxfp8_linear_values",
+        BlockFormat { a: ElementType::F8E4M3FN, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+        LINEAR_VALUES,
+        "mxfp8 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+    values(
+        "mxfp4_mxfp8_linear_values",
+        BlockFormat { b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
+        LINEAR_VALUES,
+        "mxfp4 x mxfp8 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+    ),
+];
+
 /// Programs of `WEIGHT_ONLY`.
 pub const WEIGHT_ONLY_PROGRAMS: [Program; 7] = [
     values(
@@ -275,7 +324,7 @@ const fn mx(name: &'static str, a: ElementType, b: ElementType, signature: &'sta
     values(name, BlockFormat { a, b, ..BlockFormat::MXFP4 }, VALUES, signature)
 }
 
-/// A program of `VALUES` or `WEIGHT_ONLY`.
+/// A program of `VALUES`, `LINEAR_VALUES` or `WEIGHT_ONLY`.
 const fn values(
     name: &'static str,
     format: BlockFormat,

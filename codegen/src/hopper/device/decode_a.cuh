@@ -90,7 +90,7 @@ struct DecodeARun {
     int const first = min(static_cast<int>(block) * kAtomsPerBlock, p.atoms_k - 1);
     second = first + kAtomsPerBlock <= p.atoms_k ? (kAtomsPerBlock - 1) * kAtomBytes : 0;
     if constexpr (kLinearSfa) {
-      unsigned const of_row = static_cast<unsigned>(p.row_bytes) * 8 / kBitsA / kScaleVector, at = block * kBlockScales;
+      unsigned const of_row = row_scales(p), at = block * kBlockScales;
       scales = p.scales + static_cast<int64_t>(row) * of_row + at;
       scales_left = static_cast<int>(of_row - at);
     } else {
@@ -101,10 +101,15 @@ struct DecodeARun {
     decoded = p.decoded + 2 * kTermsA * block * next_panel + static_cast<int64_t>(row) * kPanelRowBytes + word * 16;
   }
 
+  // Returns the scales of a row.
+  CUTLASS_DEVICE static unsigned row_scales(DecodeAMatrix const &p) {
+    return static_cast<unsigned>(p.row_bytes) * 8 / kBitsA / kScaleVector;
+  }
+
   // Advances to the next row of A, within the same 32 rows.
   CUTLASS_DEVICE void next(DecodeAMatrix const &p) {
     codes += p.row_bytes;
-    scales += 16;
+    scales += kLinearSfa ? row_scales(p) : 16;
     decoded += kPanelRowBytes;
   }
 

@@ -169,7 +169,8 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     small_m.b_stride = static_cast<uint64_t>(problem.n) * small_m.row_bytes;
     small_m.a_stride = static_cast<uint64_t>(problem.m) * row_bytes_a(problem);
     small_m.sfb_stride = static_cast<uint64_t>(parameters.atoms_n) * small_m.scale_bytes;
-    small_m.sfa_stride = static_cast<uint64_t>(parameters.atoms_m) * small_m.scale_bytes;
+    small_m.sfa_stride = kLinearSfa ? static_cast<uint64_t>(problem.m) * (problem.k / kScaleVector)
+                                    : static_cast<uint64_t>(parameters.atoms_m) * small_m.scale_bytes;
     return plan.is_small_m_regs ? describe_small_m_regs(problem, pointers, traits, encode, parameters) : cudaSuccess;
   }
   SplitK const &split_k = plan.split_k;

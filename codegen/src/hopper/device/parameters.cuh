@@ -51,7 +51,7 @@ struct alignas(64) SmallMParameters {
 // of a matrix of A.
 constexpr int kMaxGroups = 512;
 // True if scales of A are in the order of its elements. A group begins at any row, but the blocked layout has tiles of rows.
-constexpr bool kLinearSfa = kGrouped && kHasScalesA && !kBlockedSfa;
+constexpr bool kLinearSfa = kHasScalesA && !kBlockedSfa;
 struct GroupParameters {
   uint32_t const *offsets;
   int groups, group_rows;

@@ -9,8 +9,8 @@ struct Variant : Tiled<kTileM, kTileN> {
 template <int kTileM, int kTileN>
 struct Variant<kTileM, kTileN, true> : SmallM<kTileM> {
   static constexpr int kSpareThreads = 0;
-  // The maximum number of units of N whose sums fit if warps keep A in registers. B is FP4.
-  static constexpr int kMaxRegsUnits = kTileM == kRegsM && kBitsB == 4 ? SmallMRegs::kMaxUnits : 0;
+  // The maximum number of units of N whose sums fit if warps keep A in registers. B is FP4. TMA loads blocked scales.
+  static constexpr int kMaxRegsUnits = kTileM == kRegsM && kBitsB == 4 && !kLinearSfa ? SmallMRegs::kMaxUnits : 0;
   static constexpr bool kSplitsK = false, kDecodesAhead = false;
 };
 

@@ -1,6 +1,7 @@
 //! Normalization: each rule on text, its near misses, and the interpreter's bits before and after.
 
 mod contract;
+mod linear_scales;
 mod norms;
 mod pairs;
 mod random;

@@ -703,3 +703,22 @@ fn a_kernel_of_another_program() {
         assert!(check(&of(other), &blackwell(), &partition).is_err());
     }
 }
+
+#[test]
+fn linear_scales_of_a_are_stated_and_supported() {
+    use fourfold_ir::ScaleLayout::{Blocked, Linear};
+    caught(|_, partition| plan_mut(partition, 1).linear_sfa = true, is_field("linear_sfa"));
+    let hopper = fourfold_codegen::capabilities("sm_90a").expect("a target");
+    let mut builder = Builder::new("linear");
+    let d = Gemm { layouts: [Linear, Blocked], ..Gemm::of(F32, 37, 72, 96) }.build(&mut builder, "d");
+    let (program, partition) = planned(builder.finish(&[d]), &hopper);
+    assert!(partition.segments[0].kernel().is_some_and(|plan| plan.linear_sfa));
+    let mut without = hopper.clone();
+    without.formats.iter_mut().for_each(|rules| rules.has_linear_scales = false);
+    let errors = check(&program, &without, &partition).expect_err("the target does not read them");
+    assert!(errors.iter().any(|error| matches!(error, CheckError::Capability { .. })), "{errors:?}");
+    let refused = fourfold_scheduler::partition(&program, &without);
+    let code = refused.decisions[0].rejection.as_ref().map(|rejection| rejection.code);
+    assert_eq!(code, Some(ReasonCode::ScaleLayout));
+    assert_eq!(check(&program, &without, &refused), Ok(()));
+}

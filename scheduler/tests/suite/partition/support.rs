@@ -192,6 +192,7 @@ pub fn narrow() -> Capabilities {
             operand_alignment: [64; 2],
             pointer_alignment: 64,
             batched: false,
+            has_linear_scales: false,
             max_groups: None,
             has_masked: false,
             has_group_scales: false,

@@ -30,13 +30,36 @@ struct SmallMDecodeA {
         codes[i][run] =
             load_ordered(reinterpret_cast<RunA const *>(first + (m * small_m_row_bytes_a(p) + min(from, rest - kRunBytes))));
       }
-      if constexpr (kHasScalesA) {
+      if constexpr (kLinearSfa) {
+        scales[i] = linear_scales(p, of, m, (work.first_chunk * V::kBlocks + piece / 4) * kBlockScales, t);
+      } else if constexpr (kHasScalesA) {
         unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms_k - 1u);
         uint8_t const *const at = of.sfa + (atom * kAtomBytes + m * 16 + (!kMx ? t % 2 * 2 : kPartsB == 2 ? 0 : t));
         scales[i] = kMx && kPartsB == 2 ? load_ordered(reinterpret_cast<uint32_t const *>(at))
                     : kMx              ? load_ordered(at)
                                        : load_ordered(reinterpret_cast<uint16_t const *>(at));
       }
+    }
+  }
+
+  // Returns the linear scales of a piece, in a block whose scales begin at `of_block` in a row. Pieces past K, whose codes
+  // are zeros, have the last scales of the row.
+  CUTLASS_DEVICE static uint32_t linear_scales(SmallMParameters const &p, SmallMOperands const &of, unsigned m, unsigned of_block,
+                                               unsigned t) {
+    unsigned const of_row = small_m_row_bytes_a(p) * 8 / kBitsA / kScaleVector;
+    uint8_t const *const row = of.sfa + m * of_row;
+    if constexpr (!kMx) {
+      // K is a multiple of 32, so rows begin at even bytes.
+      return load_ordered(reinterpret_cast<uint16_t const *>(row + min(of_block + t * 2, of_row - 2)));
+    } else if constexpr (kPartsB == 1) {
+      return load_ordered(row + min(of_block + t, of_row - 1));
+    } else {
+      uint32_t four = 0;
+      CUTLASS_PRAGMA_UNROLL
+      for (unsigned j = 0; j < 4; ++j) {
+        four |= static_cast<uint32_t>(load_ordered(row + min(of_block + j, of_row - 1))) << 8 * j;
+      }
+      return four;
     }
   }
 

@@ -1,0 +1,59 @@
+//! Swizzles of the scales of A, which go where the target's kernels read linear scales.
+
+use expect_test::{Expect, expect};
+use fourfold_codegen::capabilities;
+use fourfold_ir::SymbolValues;
+
+use super::support::{check_same_bits, describe, function};
+use super::weight_only::normalized_for;
+
+const INPUTS: &str = "%a: tensor<[37, 96], f4E2M1FN>, %sfa: tensor<[37, 6], f8E4M3FN, linear>, \
+     param %b: tensor<[24, 96], f4E2M1FN>, param %sfb: tensor<[24, 6], f8E4M3FN, blocked>, \
+     %other: tensor<[37, 96], f4E2M1FN>";
+
+const SWIZZLE: &str = "  %s = swizzle_scales %sfa : tensor<[37, 6], f8E4M3FN, blocked>\n";
+
+fn product(name: &str, a: &str, sfa: &str) -> String {
+    format!("  %{name} = scaled_mma {a}, {sfa}, %b, %sfb {{block = 16}} : tensor<[37, 24], f32>\n")
+}
+
+#[track_caller]
+fn check(inputs: &str, body: &str, target: &str, expected: Expect) {
+    let program = function(inputs, body);
+    let normalized = normalized_for(&program, false, &capabilities(target).expect("a target"));
+    expected.assert_eq(&describe(&program, &normalized));
+    check_same_bits(&program, &normalized, 12, &SymbolValues::default());
+}
+
+#[test]
+fn products_read_linear_scales() {
+    let products = product("d", "%a", "%s") + &product("e", "%other", "%s");
+    check(
+        INPUTS,
+        &format!("{SWIZZLE}{products}  return %d, %e"),
+        "sm_90a",
+        expect![[r#"
+        %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>
+        %e = scaled_mma %other, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>
+        ; %s = swizzle_scales is gone: kernel-reads-linear-scales
+    "#]],
+    );
+}
+
+#[test]
+fn a_swizzle_that_is_needed_anyway_remains() {
+    let d = product("d", "%a", "%s");
+    let unchanged = |inputs: &str, body: &str, target: &str| {
+        let program = function(inputs, body);
+        let normalized = normalized_for(&program, false, &capabilities(target).expect("a target"));
+        assert!(!normalized.is_changed(), "{}", describe(&program, &normalized));
+    };
+    // CUTLASS reads blocked scales.
+    unchanged(INPUTS, &format!("{SWIZZLE}{d}  return %d"), "sm_100a");
+    // Scales of a param are swizzled once.
+    unchanged(&INPUTS.replace("%sfa", "param %sfa"), &format!("{SWIZZLE}{d}  return %d"), "sm_90a");
+    unchanged(INPUTS, &format!("{SWIZZLE}{d}  return %d, %s"), "sm_90a");
+    // Another product reads them as those of B.
+    let e = "  %e = scaled_mma %b, %sfb, %a, %s {block = 16} : tensor<[24, 37], f32>\n";
+    unchanged(INPUTS, &format!("{SWIZZLE}{d}{e}  return %d, %e"), "sm_90a");
+}
