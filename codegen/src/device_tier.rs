@@ -12,11 +12,18 @@ const MAX_EXTENT: u64 = i32::MAX as u64;
 /// whose extent may be that of a tensor.
 const MAX_JOINED_EXTENT: u64 = 1 << 40;
 
+/// Threads read the ends of all groups before theirs.
+const MAX_GROUPS: u64 = 1 << 16;
+
 /// The device tier of every GPU target; `formats` are those of quantization kernels.
 pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability {
     DeviceCapability {
         rows: Some(row_capability(formats)),
-        moves: Some(MoveCapability { elements: elements(), max_extent: MAX_JOINED_EXTENT }),
+        moves: Some(MoveCapability {
+            elements: elements(),
+            max_extent: MAX_JOINED_EXTENT,
+            max_groups: MAX_GROUPS,
+        }),
         mma: Some(mma_capability()),
         columns: Some(ColumnCapability {
             elements: vec![ElementType::F16, ElementType::BF16, ElementType::F32],

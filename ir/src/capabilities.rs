@@ -64,13 +64,15 @@ pub struct RowCapability {
     pub max_scale_bytes: u64,
 }
 
-/// The limits of a kernel that copies elements.
+/// The limits of a kernel that copies elements, or that computes the ends of padded groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoveCapability {
     /// The element types.
     pub elements: Vec<ElementType>,
     /// The largest extent of one axis. Adjacent axes that move together are one axis.
     pub max_extent: u64,
+    /// The largest number of groups of a `padded_ends` or `group_scales`.
+    pub max_groups: u64,
 }
 
 /// The reductions that a column kernel computes: along any axes, of long tensors to few elements.

@@ -1,4 +1,4 @@
-//! Plans ops that copy elements bit for bit, each as a move or as a view.
+//! Plans ops that copy elements bit for bit, each as a move or as a view, and the ends of padded groups.
 
 use fourfold_ir::{
     Dim, ElementType, MoveCapability, Op, OpKind, PadAmount, Program, ScaleLayout, SliceRange, Tensor, Value,
@@ -13,7 +13,7 @@ use crate::plan::{
 /// The alignment in bytes of blocked scales, whose kernel moves 16 bytes at a time.
 const BLOCKED_ALIGNMENT: u32 = 16;
 
-/// The bytes of an index of `gather`.
+/// The bytes of an index of `gather`, or of the end of a group.
 const INDEX_BYTES: u32 = 4;
 
 /// The plan of a move: a kernel, or a view if no byte changes. `None` if the op is no move, or if it exceeds the limits
@@ -30,13 +30,13 @@ pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) 
         Copy::Move { program, operands, extents } => (program, operands, extents),
     };
     let mut constraints = Vec::new();
+    let is_grouped = matches!(copy, MoveProgram::PaddedEnds | MoveProgram::GroupScales);
     for (name, dim) in copy.extent_names().into_iter().zip(&extents).filter(|(name, _)| is_limited(name)) {
+        let limit = if is_grouped && name == "E" { capability.max_groups } else { capability.max_extent };
         match dim.as_fixed() {
-            Some(extent) if capability.max_extent < extent => return None,
+            Some(extent) if limit < extent => return None,
             Some(_) => {}
-            None => {
-                constraints.push(Constraint::AtMost { name, dim: dim.clone(), limit: capability.max_extent });
-            }
+            None => constraints.push(Constraint::AtMost { name, dim: dim.clone(), limit }),
         }
     }
     let aligned = |value: Value, bytes: u32| Constraint::PointerAlignment { value, bytes };
@@ -50,6 +50,13 @@ pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) 
         }
         MoveProgram::Swizzle { to: ScaleLayout::Linear } => {
             constraints.push(aligned(operands[0], BLOCKED_ALIGNMENT));
+        }
+        MoveProgram::PaddedEnds => {
+            constraints.extend([operands[0], result].map(|value| aligned(value, INDEX_BYTES)));
+        }
+        MoveProgram::GroupScales => {
+            constraints.extend(operands[1..].iter().map(|ends| aligned(*ends, INDEX_BYTES)));
+            constraints.push(aligned(result, BLOCKED_ALIGNMENT));
         }
         _ => {}
     }
@@ -95,6 +102,18 @@ fn copy_of(program: &Program, op: Op, first: Value, result: Value) -> Option<Cop
             let extents = vec![dim_product(leading)?, rows.clone(), blocks.clone()];
             Some(Copy::Move { program: MoveProgram::Swizzle { to }, operands: vec![first], extents })
         }
+        OpKind::PaddedEnds { multiple } => {
+            let extents = vec![dim_product(&ty.shape)?, Dim::fixed(u64::from(*multiple))];
+            Some(Copy::Move { program: MoveProgram::PaddedEnds, operands: vec![first], extents })
+        }
+        OpKind::GroupScales => {
+            let [rows, blocks] = &x.shape[..] else { return None };
+            let groups = dim_product(&module.ty(*operation.operands.get(1)?).shape)?;
+            let padded = module.ty(result).shape.first()?.clone();
+            let extents = vec![rows.clone(), blocks.clone(), groups, padded];
+            let operands = operation.operands.clone();
+            Some(Copy::Move { program: MoveProgram::GroupScales, operands, extents })
+        }
         _ => None,
     }
 }
@@ -102,7 +121,7 @@ fn copy_of(program: &Program, op: Op, first: Value, result: Value) -> Option<Cop
 /// Returns whether a limit on this number of a call bounds memory. Strides, offsets and paddings are smaller than an
 /// extent, and F is no extent.
 fn is_limited(name: &str) -> bool {
-    !matches!(name.as_bytes()[0], b'S' | b'P' | b'F') && !matches!(name, "O0" | "O1" | "O2")
+    !matches!(name.as_bytes(), [b'S' | b'P' | b'O', _] | [b'F'])
 }
 
 /// A copy in the making.

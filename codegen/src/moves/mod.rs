@@ -1,4 +1,5 @@
-//! Kernels that copy elements bit for bit: transpose, broadcast, slice, pad, concat, gather and swizzled scales.
+//! Kernels that copy elements bit for bit: transpose, broadcast, slice, pad, concat, gather, swizzled scales and scales
+//! of groups. One computes the ends of padded groups.
 //!
 //! Extents, strides and offsets are numbers of a call. One library chooses the way of each call on the host: packets of
 //! up to 16 bytes along the result, or tiles that are transposed in shared memory.
@@ -35,12 +36,15 @@ impl MoveSpec {
             MoveProgram::Concat { operands } => format!("move_concat{operands}"),
             MoveProgram::Gather => "move_gather".to_owned(),
             MoveProgram::Swizzle { to } => format!("move_swizzle_{to}"),
+            MoveProgram::PaddedEnds => "move_padded_ends".to_owned(),
+            MoveProgram::GroupScales => "move_group_scales".to_owned(),
         }
     }
 
-    /// The tile of a CTA in units, as a row: the packets of 16 bytes that it copies.
+    /// The tile of a CTA in units, as a row: the packets of 16 bytes that it copies, or the ends that it computes.
     pub fn tile(&self) -> [u32; 3] {
-        [1, 1, THREADS * TURNS * 16 / self.unit()]
+        let packet = if self.program == MoveProgram::PaddedEnds { self.unit() } else { 16 };
+        [1, 1, THREADS * TURNS * packet / self.unit()]
     }
 
     /// The signature, which equals the plan's.
@@ -63,10 +67,12 @@ impl MoveSpec {
             MoveProgram::Gather => vec![1, 4],
             MoveProgram::Swizzle { to: ScaleLayout::Blocked } => vec![1],
             MoveProgram::Swizzle { to: ScaleLayout::Linear } => vec![16],
+            MoveProgram::PaddedEnds => vec![4],
+            MoveProgram::GroupScales => vec![1, 4, 4],
         };
         let result = match self.program {
-            MoveProgram::Strided { .. } | MoveProgram::Pad { .. } => self.unit(),
-            MoveProgram::Swizzle { to: ScaleLayout::Blocked } => 16,
+            MoveProgram::Strided { .. } | MoveProgram::Pad { .. } | MoveProgram::PaddedEnds => self.unit(),
+            MoveProgram::Swizzle { to: ScaleLayout::Blocked } | MoveProgram::GroupScales => 16,
             _ => 1,
         };
         let operands =
@@ -83,6 +89,7 @@ impl MoveSpec {
     fn unit(&self) -> u32 {
         match self.program {
             MoveProgram::Strided { bits } | MoveProgram::Pad { bits } => bits / 8,
+            MoveProgram::PaddedEnds => 4,
             _ => 1,
         }
     }

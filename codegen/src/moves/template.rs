@@ -14,6 +14,21 @@ const TEMPLATE: &str = include_str!("kernel.cu.j2");
 /// The instruction expected in the binary. A kernel that copies nothing stores nothing.
 const STORE: &str = "STG";
 
+/// The comment above a kernel that copies.
+const COPIES: &str = "\
+// Copies bit for bit. A packet is the widest power of two of bytes, up to 16, that the addresses and extents of a call
+// allow. Offsets have 64 bits.";
+
+/// The comment above a kernel that lays out scales of groups.
+const GROUP_SCALES: &str = "\
+// Copies bit for bit. The result has tiles of 128 rows x 4 scales, and a warp writes one at a time. Group e begins at
+// row x1[e-1] of x0 and at row x2[e-1] of y0. Any ends are safe: rows that are not in x0 are zero.";
+
+/// The comment above a kernel that computes ends.
+const PADDED_ENDS: &str = "\
+// A warp computes 32 ends from all ends before them. An end of x0 below the one before it counts as that, and no result
+// exceeds 2^31 - 1.";
+
 /// Emits the source of a kernel. Equal specifications give equal bytes.
 pub(super) fn emit(spec: &MoveSpec) -> KernelSource {
     emit_template(Templated {
@@ -29,6 +44,7 @@ pub(super) fn emit(spec: &MoveSpec) -> KernelSource {
 /// The variables of the template and of the templates that it extends.
 #[derive(Serialize)]
 struct Context {
+    about: &'static str,
     formula: [&'static str; 1],
     signature: String,
     interface: Interface,
@@ -73,6 +89,7 @@ fn product(prefix: char, count: usize, unit: u32) -> String {
 
 /// A copy's texts: its formula, code for device and host, sizes in bytes, and conditions.
 struct Parts {
+    about: &'static str,
     formula: &'static str,
     device: &'static str,
     host: &'static str,
@@ -90,6 +107,7 @@ struct Parts {
 fn parts(spec: &MoveSpec) -> Parts {
     let unit = spec.unit();
     let common = Parts {
+        about: COPIES,
         formula: "",
         device: "",
         host: "",
@@ -163,6 +181,31 @@ fn parts(spec: &MoveSpec) -> Parts {
                 ..common
             }
         }
+        MoveProgram::PaddedEnds => Parts {
+            about: PADDED_ENDS,
+            formula: "y0[e] = y0[e-1] + (x0[e] - x0[e-1], rounded up to a multiple of r)",
+            device: include_str!("device/padded_ends.cuh"),
+            host: include_str!("device/padded_ends_host.cuh"),
+            operand_bytes: vec!["product_of({problem.e, 4})".to_owned()],
+            result_bytes: "product_of({problem.e, 4})".to_owned(),
+            agree: "problem.r > 0 && problem.r <= UINT_MAX".to_owned(),
+            ..common
+        },
+        MoveProgram::GroupScales => Parts {
+            about: GROUP_SCALES,
+            formula: "y0 = blocked(x0), moved by groups: row x2[e-1] + i of y0 is row x1[e-1] + i of x0",
+            device: include_str!("device/group_scales.cuh"),
+            host: include_str!("device/group_scales_host.cuh"),
+            operand_bytes: [
+                "product_of({problem.m, problem.b})",
+                "product_of({problem.e, 4})",
+                "product_of({problem.e, 4})",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            result_bytes: "product_of({(problem.p + 127) / 128, (problem.b + 3) / 4, 512})".to_owned(),
+            ..common
+        },
     }
 }
 
@@ -225,6 +268,7 @@ fn render(text: &str, parts: &Parts, unit: u32) -> String {
 fn context(spec: &MoveSpec) -> Context {
     let parts = parts(spec);
     Context {
+        about: parts.about,
         formula: [parts.formula],
         signature: spec.signature(),
         interface: spec.interface(),

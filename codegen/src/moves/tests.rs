@@ -9,7 +9,7 @@ use crate::spec::KernelSpec;
 use crate::targets::TARGETS;
 
 fn programs() -> Vec<MoveProgram> {
-    let mut programs = vec![MoveProgram::Gather];
+    let mut programs = vec![MoveProgram::Gather, MoveProgram::PaddedEnds, MoveProgram::GroupScales];
     programs.extend([ScaleLayout::Linear, ScaleLayout::Blocked].map(|to| MoveProgram::Swizzle { to }));
     for bits in [8, 16, 32] {
         programs.extend([MoveProgram::Strided { bits }, MoveProgram::Pad { bits }]);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Op, OpKind, Program, ScaleLayout, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{MmaPlan, OutputKind, Partition, Plan, Segment};
+use fourfold_scheduler::{MmaPlan, MoveProgram, OutputKind, Partition, Plan, Segment};
 
 use super::roles::Roles;
 use super::{DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, RunReason, SegmentKernel};
@@ -64,7 +64,7 @@ impl Call<'_> {
     }
 }
 
-/// The results of an empty problem: tensors without elements, and reductions over nothing.
+/// The results of an empty problem: tensors without elements, reductions over nothing, and padding.
 pub(super) fn results_of_nothing(
     program: &Program,
     plan: &Plan,
@@ -155,6 +155,10 @@ pub(super) fn admit<'a>(
         Plan::Move(plan) if writes_nothing && is_gather(plan.op) => Work::Fallback { emulated },
         Plan::Row(_) | Plan::Move(_) | Plan::Column(_) if writes_nothing => Work::Nothing { emulated },
         Plan::Row(_) if sums_nothing() => Work::Fallback { emulated },
+        // Without scales, every row of the result is padding, whatever the ends are.
+        Plan::Move(plan) if plan.program == MoveProgram::GroupScales && metadata.is_empty(&extents) => {
+            Work::Nothing { emulated }
+        }
         // An operand without elements has no address.
         Plan::Move(_) | Plan::Column(_) if sizes_read()?.contains(&0) => Work::Fallback { emulated },
         _ if metadata.is_empty(&extents) => Work::Nothing { emulated },

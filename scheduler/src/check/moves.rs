@@ -1,5 +1,5 @@
 //! Compares a move or a view with its op, byte by byte: for sampled extents and bytes of the result, the plan must read
-//! the byte that the op means.
+//! the byte that the op means. [`groups`] checks the ops around padded groups.
 
 use fourfold_ir::numeric::{blocked_len, blocked_offset};
 use fourfold_ir::{
@@ -11,6 +11,8 @@ use super::{CheckError, known};
 use crate::plan::{
     ChoosePlan, Constraint, MAX_MOVE_AXES, MAX_PAD_AXES, MovePlan, MoveProgram, Segment, ViewPlan,
 };
+
+mod groups;
 
 /// Values of symbols. Each sample starts at another one.
 const EXTENTS: [u64; 5] = [3, 2, 5, 1, 7];
@@ -38,10 +40,17 @@ pub(super) fn check(
     let count = match plan.program {
         MoveProgram::Concat { operands } => operands as usize,
         MoveProgram::Gather => 2,
+        MoveProgram::GroupScales => 3,
         _ => 1,
     };
     if names.len() != plan.extents.len() || operands.len() != count {
         return errors.push(shape("the plan has other extents or operands than its program"));
+    }
+    if groups::is_grouped(plan) {
+        if let Err(what) = groups::check(program, plan) {
+            return errors.push(shape(&what));
+        }
+        return limits(capabilities, index, plan, errors);
     }
     let samples = samples(program, plan.op);
     if samples.is_empty() {
@@ -155,14 +164,16 @@ fn limits(capabilities: &Capabilities, index: usize, plan: &MovePlan, errors: &m
             MoveProgram::Pad { .. } => name.starts_with('D') || name.starts_with('E'),
             _ => true,
         };
+        let limit = match name {
+            "E" if groups::is_grouped(plan) => rules.max_groups,
+            _ => rules.max_extent,
+        };
         match known(dim) {
             _ if !bounds_memory => {}
-            None => needed.push(Constraint::AtMost { name, dim: dim.clone(), limit: rules.max_extent }),
-            Some(extent) if extent <= rules.max_extent => {}
-            Some(_) => errors.push(CheckError::Capability {
-                segment: index,
-                rule: format!("{name} exceeds {}", rules.max_extent),
-            }),
+            None => needed.push(Constraint::AtMost { name, dim: dim.clone(), limit }),
+            Some(extent) if extent <= limit => {}
+            Some(_) => errors
+                .push(CheckError::Capability { segment: index, rule: format!("{name} exceeds {limit}") }),
         }
     }
     let pointers: Vec<(Value, u32)> = match plan.program {
@@ -175,6 +186,10 @@ fn limits(capabilities: &Capabilities, index: usize, plan: &MovePlan, errors: &m
         MoveProgram::Gather => vec![(plan.operands[1], 4)],
         MoveProgram::Swizzle { to: ScaleLayout::Blocked } => vec![(plan.result, BLOCKED_ALIGNMENT)],
         MoveProgram::Swizzle { to: ScaleLayout::Linear } => vec![(plan.operands[0], BLOCKED_ALIGNMENT)],
+        MoveProgram::PaddedEnds => vec![(plan.operands[0], 4), (plan.result, 4)],
+        MoveProgram::GroupScales => {
+            vec![(plan.operands[1], 4), (plan.operands[2], 4), (plan.result, BLOCKED_ALIGNMENT)]
+        }
     };
     needed.extend(pointers.into_iter().map(|(value, bytes)| Constraint::PointerAlignment { value, bytes }));
     for needed in &needed {
@@ -293,6 +308,7 @@ fn sizes(program: &Program, symbols: &SymbolValues, plan: &MovePlan) -> Result<(
         MoveProgram::Swizzle { to } => {
             pairs.push((if to == ScaleLayout::Blocked { x } else { plan.result }, product(0..3, 1)));
         }
+        MoveProgram::PaddedEnds | MoveProgram::GroupScales => {}
     }
     for (value, found) in pairs {
         let expected = byte_count(program, value, symbols);
@@ -374,6 +390,8 @@ fn of_plan(plan: &MovePlan, numbers: &[u64], at: u64, indices: &dyn Fn(u64) -> u
             let (row, block) = (at / blocks, at % blocks);
             Some(Byte::Operand(x, blocked(row / rows, row % rows, block, rows, blocks)?))
         }
+        // Which byte it is depends on the ends.
+        MoveProgram::PaddedEnds | MoveProgram::GroupScales => None,
     }
 }
 

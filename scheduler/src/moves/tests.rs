@@ -197,20 +197,43 @@ fn other_moves_are_rows() {
 }
 
 #[test]
+fn padded_groups_have_a_move_for_their_ends_and_one_for_their_scales() {
+    expect_plans(
+        "%s: tensor<[M, 7], f8E8M0FNU, linear>, %ends: tensor<[5], i32>, %t: tensor<[64, 12], f8E4M3FN, linear>,
+    %i: tensor<[B], i32>, %j: tensor<[B], i32>) {
+  %a = padded_ends %ends {multiple = 128} : tensor<[5], i32>
+  %b = padded_ends %i {multiple = 1} : tensor<[B], i32>
+  %c = group_scales %s, %ends, %a : tensor<[900, 7], f8E8M0FNU, blocked>
+  %d = group_scales %t, %i, %j : tensor<[2*B, 12], f8E4M3FN, blocked>
+  return %a, %b, %c, %d
+}",
+        expect![[r#"
+            a: move padded_ends %ends: E=5 R=128; %ends at 4, %a at 4
+            b: move padded_ends %i: E=B R=1; E limited, %i at 4, %b at 4
+            c: move group_scales %s %ends %a: M=M B=7 E=5 P=900; M limited, %ends at 4, %a at 4, %c at 16
+            d: move group_scales %t %i %j: M=64 B=12 E=B P=2*B; E limited, P limited, %i at 4, %j at 4, %d at 16
+        "#]],
+    );
+}
+
+#[test]
 fn limits_leave_ops_to_the_fallback() {
     expect_plans(
-        "%x: tensor<[2, 3, 4, 5, 6, 7, 8], f32>, %y: tensor<[1, 2], i1>, %z: tensor<[2], f32>) {
+        "%x: tensor<[2, 3, 4, 5, 6, 7, 8], f32>, %y: tensor<[1, 2], i1>, %z: tensor<[2], f32>,
+    %ends: tensor<[65537], i32>) {
   %a = transpose %x {permutation = [6, 5, 4, 3, 2, 1, 0]} : tensor<[8, 7, 6, 5, 4, 3, 2], f32>
   %b = broadcast %y : tensor<[8, 1099511627776, 2], i1>
   %e = concat %y, %y, %y, %y, %y, %y, %y, %y, %y {axis = 1} : tensor<[1, 18], i1>
   %f = relu %z : tensor<[2], f32>
-  return %a, %b, %e, %f
+  %g = padded_ends %ends {multiple = 128} : tensor<[65537], i32>
+  return %a, %b, %e, %f, %g
 }",
         expect![[r#"
             a: no plan
             b: no plan
             e: no plan
             f: no plan
+            g: no plan
         "#]],
     );
 }
@@ -250,9 +273,11 @@ fn random_move(random: &mut Random) -> Module {
     let rank = 1 + random.below(4) as usize;
     let mut shape: Vec<Dim> = (0..rank).map(|_| random.dim(&symbols)).collect();
     let plain = [ElementType::I1, ElementType::F8E5M2, ElementType::BF16, ElementType::I32];
-    let kind = random.below(7);
+    let kind = random.below(9);
     let mut element = random.pick(&plain);
-    if kind == 6 {
+    if kind == 7 {
+        element = ElementType::I32;
+    } else if kind == 6 || kind == 8 {
         element = ElementType::F8E4M3FN;
     } else if kind > 1 && random.below(3) == 0 {
         element = ElementType::F4E2M1FN;
@@ -331,7 +356,7 @@ fn random_move(random: &mut Random) -> Module {
             result = [&shape[..axis], &indices, &shape[axis + 1..]].concat();
             OpKind::Gather { axis: axis as u32 }
         }
-        _ => {
+        6 => {
             if rank < 2 || shape.len() < 2 {
                 return random_move(random);
             }
@@ -345,6 +370,23 @@ fn random_move(random: &mut Random) -> Module {
             let ty = TensorType { shape: shape.clone(), element, layout: layouts[0] };
             operands.push(builder.input("x", ty));
             OpKind::SwizzleScales
+        }
+        7 => {
+            result = vec![random.dim(&symbols)];
+            operands.push(builder.input("ends", TensorType::new(result.clone(), element)));
+            OpKind::PaddedEnds { multiple: random.pick(&[1, 3, 128]) }
+        }
+        _ => {
+            layouts = [Some(ScaleLayout::Linear), Some(ScaleLayout::Blocked)];
+            let [rows, blocks, groups, padded] = [0; 4].map(|_| random.dim(&symbols));
+            let scales = TensorType::scales(vec![rows, blocks.clone()], element, ScaleLayout::Linear);
+            operands.push(builder.input("scales", scales));
+            for name in ["ends", "sfa_ends"] {
+                let ty = TensorType::new(vec![groups.clone()], ElementType::I32);
+                operands.push(builder.input(name, ty));
+            }
+            result = vec![padded, blocks];
+            OpKind::GroupScales
         }
     };
     if operands.is_empty() {
@@ -382,7 +424,7 @@ fn with_fault(random: &mut Random, plan: &MovePlan) -> Option<MovePlan> {
 
 #[test]
 fn every_plan_passes_the_check_and_every_fault_fails_it() {
-    let (mut counts, mut found, mut unplanned) = ([0; 6], 0, 0);
+    let (mut counts, mut found, mut unplanned) = ([0; 8], 0, 0);
     for seed in 0..1500 {
         let mut random = Random(seed);
         let module = random_move(&mut random);
@@ -396,7 +438,7 @@ fn every_plan_passes_the_check_and_every_fault_fails_it() {
             }
             Some(Plan::Move(plan)) => plan.clone(),
             Some(_) => {
-                counts[5] += 1;
+                counts[7] += 1;
                 continue;
             }
         };
@@ -406,6 +448,8 @@ fn every_plan_passes_the_check_and_every_fault_fails_it() {
             MoveProgram::Concat { .. } => 2,
             MoveProgram::Gather => 3,
             MoveProgram::Swizzle { .. } => 4,
+            MoveProgram::PaddedEnds => 5,
+            MoveProgram::GroupScales => 6,
         }] += 1;
         let Some(wrong) = with_fault(&mut random, &plan) else { continue };
         found += 1;

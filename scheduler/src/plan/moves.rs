@@ -1,11 +1,11 @@
-//! The plan of a move: elements copied bit for bit to other places.
+//! The plan of a move: elements copied bit for bit to other places, or the ends of padded groups.
 
 use fourfold_ir::{Dim, Op, ScaleLayout, Value};
 
 use super::Constraint;
 
-/// The plan of a kernel that copies elements bit for bit: `transpose`, `broadcast`, `slice`, `pad`, `concat`, `gather`
-/// or `swizzle_scales`.
+/// The plan of a kernel that copies elements bit for bit: `transpose`, `broadcast`, `slice`, `pad`, `concat`, `gather`,
+/// `swizzle_scales` or `group_scales`; or of `padded_ends`, whose result says where the last of them puts scales.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MovePlan {
     /// The op.
@@ -55,6 +55,14 @@ pub enum MoveProgram {
         /// The layout of the result. Linear includes numbers without a layout.
         to: ScaleLayout,
     },
+    /// `padded_ends` of ends `[E]`, with groups padded to a multiple of R rows.
+    ///
+    /// An end below the one before it counts as that. A padded end is at most 2^31 - 1.
+    PaddedEnds,
+    /// `group_scales` of scales `[M, B]`, ends `[E]` and sfa_ends `[E]` to blocked scales `[P, B]`.
+    ///
+    /// Rows that hold no scales become zero. Wrong ends give wrong scales, but no access is out of bounds.
+    GroupScales,
 }
 
 /// The maximum number of axes of a strided move, after adjacent axes that move together are joined.
@@ -79,7 +87,8 @@ const ROWS: [&str; MAX_MOVE_OPERANDS] = ["R0", "R1", "R2", "R3", "R4", "R5", "R6
 impl MoveProgram {
     /// A description of the copy, which the generated library also reports.
     ///
-    /// Examples are `move 16 strided`, `move 8 pad`, `move concat 3`, `move gather` and `move swizzle blocked`.
+    /// Examples are `move 16 strided`, `move 8 pad`, `move concat 3`, `move gather`, `move swizzle blocked` and
+    /// `move group_scales`.
     pub fn signature(&self) -> String {
         match self {
             MoveProgram::Strided { bits } => format!("move {bits} strided"),
@@ -87,6 +96,8 @@ impl MoveProgram {
             MoveProgram::Concat { operands } => format!("move concat {operands}"),
             MoveProgram::Gather => "move gather".to_owned(),
             MoveProgram::Swizzle { to } => format!("move swizzle {to}"),
+            MoveProgram::PaddedEnds => "move padded_ends".to_owned(),
+            MoveProgram::GroupScales => "move group_scales".to_owned(),
         }
     }
 
@@ -109,6 +120,8 @@ impl MoveProgram {
             }
             MoveProgram::Gather => vec!["O", "A", "I", "C"],
             MoveProgram::Swizzle { .. } => vec!["L", "M", "B"],
+            MoveProgram::PaddedEnds => vec!["E", "R"],
+            MoveProgram::GroupScales => vec!["M", "B", "E", "P"],
         }
     }
 }

@@ -123,7 +123,9 @@ pub fn unlisted(program: &Program, op: Op, capabilities: &Capabilities) -> Optio
         | OpKind::Choose { .. }
         | OpKind::Gather { .. }
         | OpKind::Reshape
-        | OpKind::SwizzleScales => {
+        | OpKind::SwizzleScales
+        | OpKind::PaddedEnds { .. }
+        | OpKind::GroupScales => {
             let listed = device.moves.as_ref().map_or(&[][..], |moves| &moves.elements[..]);
             elements.find(|element| !listed.contains(element))
         }

@@ -41,7 +41,7 @@ impl Extent {
     }
 
     /// The largest extent, for the size of a value.
-    fn most(self) -> u64 {
+    pub(super) fn most(self) -> u64 {
         match self {
             Fixed(extent) => extent,
             Rows(factor) => factor * 130,

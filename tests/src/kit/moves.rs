@@ -13,7 +13,7 @@ impl Draft {
     /// A move of an earlier result or of an input.
     pub(super) fn move_part(&mut self) {
         if self.random.percent(20) {
-            return self.swizzle();
+            return if self.random.percent(40) { self.group_scales() } else { self.swizzle() };
         }
         if self.random.percent(10) {
             let dims = [&FIXED_ROWS[..], &COLUMNS[..]].map(|extents| Fixed(self.random.pick(extents)));
@@ -215,6 +215,27 @@ impl Draft {
         let layout = if scales.layout == Some("linear") { "blocked" } else { "linear" };
         let op = format!("swizzle_scales %{}", scales.name);
         self.result_with(&op, &scales.dims, scales.element, Some(layout), Origin::Move);
+    }
+
+    /// Lays out linear scales with whole tiles for each group of rows.
+    fn group_scales(&mut self) {
+        let fits = |value: &Val| value.layout == Some("linear") && value.dims.len() == 2;
+        let scales = match self.find(|value| fits(value) && value.origin == Origin::Move) {
+            Some(value) => value,
+            None => {
+                let columns = Fixed(self.random.pick(&[1, 3, 4, 6, 9]));
+                let element = self.random.pick(&["f8E4M3FN", "f8E8M0FNU"]);
+                self.scales(&[Rows(1), columns], element, "linear", Origin::Input)
+            }
+        };
+        let groups = self.random.pick(&[1u64, 5, 33]);
+        let ends = self.input(&[Fixed(groups)], "i32");
+        let op = format!("padded_ends %{} {{multiple = 128}}", ends.name);
+        let padded = self.step(&op, &ends.dims, "i32");
+        self.read(&scales.name, false);
+        let op = format!("group_scales %{}, %{}, %{padded}", scales.name, ends.name);
+        let rows = Fixed((scales.dims[0].most() / 128 + groups) * 128);
+        self.result_with(&op, &[rows, scales.dims[1]], scales.element, Some("blocked"), Origin::Move);
     }
 
     /// Views an earlier result or an input.

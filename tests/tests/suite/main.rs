@@ -9,6 +9,7 @@ mod docs;
 mod functions;
 mod groups;
 mod kit;
+mod moves;
 mod mutations;
 mod normalize;
 mod outputs;
