@@ -1,30 +1,66 @@
-//! Linear scales of A, for targets whose kernels read them: the swizzle before a `scaled_mma` is dropped, and with it a
-//! launch.
+//! The layout of the scales of products, for a target. Where its kernels read linear scales of A, the swizzle before a
+//! `scaled_mma` is dropped, and with it a launch. Other linear scales are swizzled.
 
-use fourfold_ir::{BlockFormat, Capabilities, Op, OpKind, Value, ValueDef};
+use std::collections::HashMap;
+
+use fourfold_ir::{BlockFormat, Capabilities, Op, OpKind, ScaleLayout, TensorType, Value, ValueDef};
 
 use super::NormalizeRule;
-use super::draft::Draft;
+use super::draft::{Draft, Note};
 
 /// All rules of this module. Their positions follow those of the rules for pairs.
-pub(crate) const LINEAR_SCALES_RULES: &[NormalizeRule] = &[NormalizeRule {
-    name: "kernel-reads-linear-scales",
-    why: "swizzle_scales keeps every scale, and scaled_mma reads the scale of a block from either layout",
-    contract: false,
-}];
+pub(crate) const LINEAR_SCALES_RULES: &[NormalizeRule] = &[
+    NormalizeRule {
+        name: "kernel-reads-linear-scales",
+        why: "swizzle_scales keeps every scale, and scaled_mma reads the scale of a block from either layout",
+        contract: false,
+    },
+    NormalizeRule {
+        name: "kernel-reads-blocked-scales",
+        why: "swizzle_scales keeps every scale, and scaled_mma reads the scale of a block from either layout",
+        contract: false,
+    },
+];
 
-/// The formats for which a target's kernels read a linear sfa.
-pub(crate) fn formats(capabilities: &Capabilities) -> Vec<BlockFormat> {
-    let formats = capabilities.formats.iter().filter(|rules| rules.has_linear_scales);
-    formats.map(|rules| rules.format).collect()
+/// The formats for which a target has kernels, each with whether they read a linear sfa.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layouts(Vec<(BlockFormat, bool)>);
+
+impl Layouts {
+    pub(crate) fn of(capabilities: &Capabilities) -> Layouts {
+        let formats = capabilities.formats.iter();
+        Layouts(formats.map(|rules| (rules.format, rules.has_linear_scales)).collect())
+    }
+
+    /// The scales of a product for whose format the target has kernels; `None` for other ops.
+    fn scales(&self, draft: &Draft, op: Op) -> Option<Scales> {
+        let operation = &draft.module.ops[op];
+        let OpKind::ScaledMma(attributes) = operation.kind else { return None };
+        let positions = if attributes.weight_only { [None, Some(2)] } else { [Some(1), Some(3)] };
+        let element = |position: usize| Some(draft.module.ty(*operation.operands.get(position)?).element);
+        let (of_b, block) = (positions[1]?, attributes.block);
+        let format = BlockFormat { a: element(0)?, b: element(of_b - 1)?, scale: element(of_b)?, block };
+        let (_, reads_linear_a) = *self.0.iter().find(|(known, _)| *known == format)?;
+        Some(Scales { positions, reads_linear_a })
+    }
 }
 
-/// Makes products read the operand of a swizzle that only they use; returns true if something changed. Scales of a
-/// `param` stay swizzled, which happens once. `rule` is the position of the rule of this module.
-pub(crate) fn read_linear(draft: &mut Draft, formats: &[BlockFormat], rule: usize) -> bool {
-    if formats.is_empty() {
-        return false;
-    }
+/// The positions of the scales of A and of B among the operands of a product.
+struct Scales {
+    positions: [Option<usize>; 2],
+    reads_linear_a: bool,
+}
+
+/// Makes products read the scales that the target's kernels read; returns true if something changed. `first` is the
+/// position of the first rule of this module.
+pub(crate) fn choose_layouts(draft: &mut Draft, layouts: &Layouts, first: usize) -> bool {
+    let read = read_linear(draft, layouts, first);
+    swizzle(draft, layouts, first + 1) || read
+}
+
+/// Makes products read the operand of a swizzle that only they use, as their scales of A. Scales of a `param` stay
+/// swizzled, which happens once.
+fn read_linear(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
     let swizzles: Vec<(Op, Value, Value)> = draft
         .module
         .ops
@@ -33,8 +69,9 @@ pub(crate) fn read_linear(draft: &mut Draft, formats: &[BlockFormat], rule: usiz
         .filter_map(|(op, operation)| Some((op, *operation.operands.first()?, *operation.results.first()?)))
         .filter(|(_, linear, blocked)| {
             !draft.is_output(*blocked)
+                && draft.module.ty(*linear).layout == Some(ScaleLayout::Linear)
                 && !matches!(draft.module.values[*linear].def, ValueDef::Input { param: true, .. })
-                && draft.users(*blocked).iter().all(|user| reads(draft, formats, *user, *blocked))
+                && draft.users(*blocked).iter().all(|user| reads(draft, layouts, *user, *blocked))
         })
         .collect();
     for (swizzle, linear, blocked) in &swizzles {
@@ -50,13 +87,39 @@ pub(crate) fn read_linear(draft: &mut Draft, formats: &[BlockFormat], rule: usiz
 /// The position of sfa among the operands of a `scaled_mma`.
 const SFA: usize = 1;
 
-/// Returns whether an op is a product of one of these formats that uses a value as its sfa only.
-fn reads(draft: &Draft, formats: &[BlockFormat], op: Op, sfa: Value) -> bool {
-    let operation = &draft.module.ops[op];
-    let OpKind::ScaledMma(attributes) = operation.kind else { return false };
-    let [a, scales, b, ref others @ ..] = operation.operands[..] else { return false };
-    let element = |value: Value| draft.module.ty(value).element;
-    let format =
-        BlockFormat { a: element(a), b: element(b), scale: element(scales), block: attributes.block };
-    !attributes.weight_only && scales == sfa && !others.contains(&sfa) && formats.contains(&format)
+/// Returns whether an op is a product whose kernel reads a linear sfa, and uses a value as its sfa only.
+fn reads(draft: &Draft, layouts: &Layouts, op: Op, sfa: Value) -> bool {
+    let reads_linear = layouts.scales(draft, op).is_some_and(|scales| scales.reads_linear_a);
+    let operands = &draft.module.ops[op].operands;
+    let uses = operands.iter().filter(|operand| **operand == sfa).count();
+    reads_linear && operands.get(SFA) == Some(&sfa) && uses == 1
+}
+
+/// Swizzles the linear scales that no kernel reads.
+fn swizzle(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
+    let mut wanted = Vec::new();
+    for (op, operation) in draft.module.ops.iter().filter(|(op, _)| !draft.note(*op).gone) {
+        let Some(Scales { positions: [of_a, of_b], reads_linear_a }) = layouts.scales(draft, op) else {
+            continue;
+        };
+        for position in of_a.filter(|_| !reads_linear_a).into_iter().chain(of_b) {
+            let scales = operation.operands[position];
+            if draft.module.ty(scales).layout == Some(ScaleLayout::Linear) {
+                wanted.push((op, position, scales));
+            }
+        }
+    }
+    let mut swizzled: HashMap<Value, Value> = HashMap::new();
+    for (op, position, scales) in &wanted {
+        let blocked = *swizzled.entry(*scales).or_insert_with(|| {
+            let ty = TensorType { layout: Some(ScaleLayout::Blocked), ..draft.module.ty(*scales).clone() };
+            let name = format!("{}.blocked", draft.module.name_of(*scales));
+            let made = Some((Vec::new(), vec![rule]));
+            let note = Note { position: draft.note(*op).position, made, ..Note::default() };
+            let swizzle = draft.add(OpKind::SwizzleScales, vec![*scales], &name, ty, note);
+            draft.module.ops[swizzle].results[0]
+        });
+        draft.set_operand(*op, *position, blocked);
+    }
+    !wanted.is_empty()
 }

@@ -14,7 +14,7 @@
 //! arguments only. The time is proportional to the size of the program. Some rewrites are plain code, not
 //! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), quantization and
 //! norms written out op by op (`written.rs`), products that the target has no kernel for (`weight_only.rs`), pairs of
-//! products that an op combines (`pairs.rs`), and scales that kernels read as they are (`linear_scales.rs`).
+//! products that an op combines (`pairs.rs`), and the layout of scales (`linear_scales.rs`).
 
 mod activations;
 mod apply;
@@ -42,12 +42,12 @@ mod written;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use fourfold_ir::{BlockFormat, Capabilities, Entity, Op, OpKind, Program, Value, verify};
+use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program, Value, verify};
 
 use self::apply::apply;
 use self::draft::Draft;
 use self::language::{Term, Types};
-use self::linear_scales::{LINEAR_SCALES_RULES, read_linear};
+use self::linear_scales::{LINEAR_SCALES_RULES, Layouts, choose_layouts};
 use self::pairs::{PAIR_RULES, Pairs, pair};
 use self::rebuild::rebuild;
 use self::region::{region, roots};
@@ -205,21 +205,21 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
 ///
 /// Products of a 16-bit value and a dequantized weight stay as they are: [`normalize_for`] rewrites them.
 pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
-    normalize_by(program, options, None, &Pairs::default(), &[])
+    normalize_by(program, options, None, &Pairs::default(), &Layouts::default())
 }
 
 /// Like [`normalize`], for a target. A product of a 16-bit value and a dequantized weight becomes a weight-only
 /// `scaled_mma` if the target has a kernel for it. Otherwise a weight-only `scaled_mma` becomes an `mma` of the dequantized
 /// weight, if the target's library computes it. Two products that an op combines become one of a rearranged weight, if the
-/// target has a kernel for all three ([`Capabilities::formats`], `pairs`). Products read linear scales of A where kernels
-/// do (`has_linear_scales`).
+/// target has a kernel for all three ([`Capabilities::formats`], `pairs`). Scales of products get the layout that kernels
+/// read: of A linear if they read both (`has_linear_scales`), otherwise blocked.
 pub fn normalize_for(
     program: &Program,
     options: &NormalizeOptions,
     capabilities: &Capabilities,
 ) -> Normalized {
-    let linear = linear_scales::formats(capabilities);
-    normalize_by(program, options, Some(WeightOnly::of(capabilities)), &Pairs::of(capabilities), &linear)
+    let (pairs, layouts) = (Pairs::of(capabilities), Layouts::of(capabilities));
+    normalize_by(program, options, Some(WeightOnly::of(capabilities)), &pairs, &layouts)
 }
 
 fn normalize_by(
@@ -227,7 +227,7 @@ fn normalize_by(
     options: &NormalizeOptions,
     target: Option<WeightOnly>,
     pairs: &Pairs,
-    linear: &[BlockFormat],
+    layouts: &Layouts,
 ) -> Normalized {
     /// The maximum number of rounds. A rewritten region may enable rules in another, so each round visits all regions.
     /// No known program needs more than three.
@@ -269,7 +269,11 @@ fn normalize_by(
         share(&mut draft, RULES.len());
     }
     // Last: earlier rules remove the swizzles of scales that are quantized in the program.
-    changed |= read_linear(&mut draft, linear, first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len());
+    if choose_layouts(&mut draft, layouts, first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len()) {
+        changed = true;
+        // The program may swizzle the same scales for another op.
+        share(&mut draft, RULES.len());
+    }
     let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }

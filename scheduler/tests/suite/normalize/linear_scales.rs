@@ -1,4 +1,4 @@
-//! Swizzles of the scales of A, which go where the target's kernels read linear scales.
+//! The layout of scales: swizzles go where the target's kernels read linear scales of A, and come where they do not.
 
 use expect_test::{Expect, expect};
 use fourfold_codegen::capabilities;
@@ -56,4 +56,35 @@ fn a_swizzle_that_is_needed_anyway_remains() {
     // Another product reads them as those of B.
     let e = "  %e = scaled_mma %b, %sfb, %a, %s {block = 16} : tensor<[24, 37], f32>\n";
     unchanged(INPUTS, &format!("{SWIZZLE}{d}{e}  return %d, %e"), "sm_90a");
+}
+
+#[test]
+fn linear_scales_are_swizzled_for_kernels_that_read_blocked_ones() {
+    let inputs = INPUTS.replace("blocked", "linear");
+    let products = product("d", "%a", "%sfa") + &product("e", "%other", "%sfa");
+    let body = format!("{products}  return %d, %e");
+    check(
+        &inputs,
+        &body,
+        "sm_120a",
+        expect![[r#"
+        %sfb.blocked = swizzle_scales %sfb : tensor<[24, 6], f8E4M3FN, blocked>  ; inserted: kernel-reads-blocked-scales
+        %sfa.blocked = swizzle_scales %sfa : tensor<[37, 6], f8E4M3FN, blocked>  ; inserted: kernel-reads-blocked-scales
+        %d = scaled_mma %a, %sfa.blocked, %b, %sfb.blocked {block = 16} : tensor<[37, 24], f32>
+        %e = scaled_mma %other, %sfa.blocked, %b, %sfb.blocked {block = 16} : tensor<[37, 24], f32>
+    "#]],
+    );
+    check(
+        &inputs,
+        &body,
+        "sm_90a",
+        expect![[r#"
+        %sfb.blocked = swizzle_scales %sfb : tensor<[24, 6], f8E4M3FN, blocked>  ; inserted: kernel-reads-blocked-scales
+        %d = scaled_mma %a, %sfa, %b, %sfb.blocked {block = 16} : tensor<[37, 24], f32>
+        %e = scaled_mma %other, %sfa, %b, %sfb.blocked {block = 16} : tensor<[37, 24], f32>
+    "#]],
+    );
+    // No kernel computes it.
+    let program = function(&inputs, &body);
+    assert!(!normalized_for(&program, false, &capabilities("cpu").expect("a target")).is_changed());
 }

@@ -224,7 +224,8 @@ fn without_a_kernel_a_weight_only_product_is_an_mma_of_the_dequantized_weight() 
   return %p, %q";
     for element in ["bf16", "f16"] {
         let program = function(&inputs(element), body);
-        assert!(!normalized_for(&program, true, &with_kernels()).is_changed());
+        let blocked = function(&inputs(element).replace("linear", "blocked"), body);
+        assert!(!normalized_for(&blocked, true, &with_kernels()).is_changed());
         let normalized = normalized_for(&program, false, &without_kernels());
         check_same_bits(&program, &normalized, 12, &SymbolValues::default());
     }
