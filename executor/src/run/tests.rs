@@ -54,6 +54,7 @@ impl Fixture {
             groups: None,
             a: x,
             sfa: Some(sx),
+            linear_sfa: false,
             b: w,
             sfb: sw,
             alpha: None,

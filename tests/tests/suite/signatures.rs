@@ -92,6 +92,7 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> ScaledMm
         groups: None,
         a: value("a"),
         sfa: Some(value("sfa")),
+        linear_sfa: false,
         b: value("b"),
         sfb: value("sfb"),
         alpha: None,

@@ -132,6 +132,7 @@ fn plan_of(program: &Program) -> ScaledMmaPlan {
         groups: None,
         a: operands.a,
         sfa: operands.sfa,
+        linear_sfa: false,
         b: operands.b,
         sfb: operands.sfb,
         alpha: operands.alpha,

@@ -69,6 +69,7 @@ fn outputs(m: u64) -> Fixture {
         groups: None,
         a: value(a),
         sfa: Some(value(sfa)),
+        linear_sfa: false,
         b: value(b),
         sfb: value(sfb),
         alpha: None,

@@ -47,6 +47,7 @@ fn every_role(m: u64) -> Fixture {
         groups: None,
         a: value("x"),
         sfa: Some(value("sx")),
+        linear_sfa: false,
         b: value("w"),
         sfb: value("sw"),
         alpha: Some(value("alpha")),
