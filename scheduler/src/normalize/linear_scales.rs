@@ -51,16 +51,9 @@ struct Scales {
     reads_linear_a: bool,
 }
 
-/// Makes products read the scales that the target's kernels read; returns true if something changed. `first` is the
-/// position of the first rule of this module.
-pub(crate) fn choose_layouts(draft: &mut Draft, layouts: &Layouts, first: usize) -> bool {
-    let read = read_linear(draft, layouts, first);
-    swizzle(draft, layouts, first + 1) || read
-}
-
-/// Makes products read the operand of a swizzle that only they use, as their scales of A. Scales of a `param` stay
-/// swizzled, which happens once.
-fn read_linear(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
+/// Makes products read the operand of a swizzle that only they use, as their scales of A; returns true if something changed.
+/// Scales of a `param` stay swizzled, which happens once. `rule` is the position of the first rule of this module.
+pub(crate) fn read_linear(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
     let swizzles: Vec<(Op, Value, Value)> = draft
         .module
         .ops
@@ -95,8 +88,9 @@ fn reads(draft: &Draft, layouts: &Layouts, op: Op, sfa: Value) -> bool {
     reads_linear && operands.get(SFA) == Some(&sfa) && uses == 1
 }
 
-/// Swizzles the linear scales that no kernel reads.
-fn swizzle(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
+/// Swizzles the linear scales that no kernel reads; returns true if something changed. `rule` is the position of the second
+/// rule of this module.
+pub(crate) fn swizzle(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
     let mut wanted = Vec::new();
     for (op, operation) in draft.module.ops.iter().filter(|(op, _)| !draft.note(*op).gone) {
         let Some(Scales { positions: [of_a, of_b], reads_linear_a }) = layouts.scales(draft, op) else {

@@ -47,7 +47,7 @@ use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program, Value, verify};
 use self::apply::apply;
 use self::draft::Draft;
 use self::language::{Term, Types};
-use self::linear_scales::{LINEAR_SCALES_RULES, Layouts, choose_layouts};
+use self::linear_scales::{LINEAR_SCALES_RULES, Layouts, read_linear, swizzle};
 use self::pairs::{PAIR_RULES, Pairs, pair};
 use self::rebuild::rebuild;
 use self::region::{region, roots};
@@ -240,6 +240,8 @@ fn normalize_by(
     let target = target.unwrap_or_default();
     let first = RULES.len() + SHARING_RULES.len() + WRITTEN_RULES.len();
     changed |= lower(&mut draft, &target, first, options.contract);
+    let of_layouts = first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len();
+    changed |= swizzle(&mut draft, layouts, of_layouts + 1);
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
@@ -269,11 +271,7 @@ fn normalize_by(
         share(&mut draft, RULES.len());
     }
     // Last: earlier rules remove the swizzles of scales that are quantized in the program.
-    if choose_layouts(&mut draft, layouts, first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len()) {
-        changed = true;
-        // The program may swizzle the same scales for another op.
-        share(&mut draft, RULES.len());
-    }
+    changed |= read_linear(&mut draft, layouts, of_layouts);
     let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }

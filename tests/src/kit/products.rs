@@ -81,7 +81,10 @@ impl Draft {
             None => self.new_pair(is_mx, scale, block),
         };
         self.read(&codes.name, false);
-        self.read(&scales.name, false);
+        // Scales that a swizzle makes are an output, too. Otherwise kernels of other sources would read them as they are.
+        if scales.origin != Origin::Move {
+            self.read(&scales.name, false);
+        }
         let (k, n) = (codes.last(), Fixed(self.random.pick(&SCALED_COLUMNS)));
         let b = self.param(&[n, k], "f4E2M1FN");
         let sfb = self.weight_scales(&blocks(&[n, k], block), scale);
