@@ -15,6 +15,10 @@ const MAX_JOINED_EXTENT: u64 = 1 << 40;
 /// Threads read the ends of all groups before theirs.
 const MAX_GROUPS: u64 = 1 << 16;
 
+/// A warp examines all elements of a row for each of its k greatest elements. Beyond this product of the two it takes
+/// several milliseconds.
+const MAX_EXAMINED: u64 = 1 << 24;
+
 /// The device tier of every GPU target; `formats` are those of quantization kernels.
 pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability {
     DeviceCapability {
@@ -23,6 +27,8 @@ pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability
             elements: elements(),
             max_extent: MAX_JOINED_EXTENT,
             max_groups: MAX_GROUPS,
+            max_positions: MAX_EXTENT,
+            max_examined: MAX_EXAMINED,
         }),
         mma: Some(mma_capability()),
         columns: Some(ColumnCapability {

@@ -64,15 +64,19 @@ pub struct RowCapability {
     pub max_scale_bytes: u64,
 }
 
-/// The limits of a kernel that copies elements, or that computes the ends of padded groups.
+/// The limits of a kernel that copies elements, computes the ends of padded groups, or routes rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoveCapability {
     /// The element types.
     pub elements: Vec<ElementType>,
     /// The largest extent of one axis. Adjacent axes that move together are one axis.
     pub max_extent: u64,
-    /// The largest number of groups of a `padded_ends` or `group_scales`.
+    /// The largest number of groups of a `padded_ends`, `group_scales` or `group_rows`.
     pub max_groups: u64,
+    /// The largest number of ids of a `group_rows`, or of indices of a `scatter_add`.
+    pub max_positions: u64,
+    /// The largest product of k and the last extent of a `top_k`.
+    pub max_examined: u64,
 }
 
 /// The reductions that a column kernel computes: along any axes, of long tensors to few elements.

@@ -1,4 +1,5 @@
-//! Plans ops that copy elements bit for bit, each as a move or as a view, and the ends of padded groups.
+//! Plans ops that copy elements bit for bit, each as a move or as a view, the ends of padded groups, and ops that route
+//! rows.
 
 use fourfold_ir::{
     Dim, ElementType, MoveCapability, Op, OpKind, PadAmount, Program, ScaleLayout, SliceRange, Tensor, Value,
@@ -21,7 +22,10 @@ const INDEX_BYTES: u32 = 4;
 pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) -> Option<Plan> {
     let module = program.module();
     let operation = &module.ops[op];
-    let (&[result], &[first, ..]) = (&operation.results[..], &operation.operands[..]) else { return None };
+    let (&[result, ..], &[first, ..]) = (&operation.results[..], &operation.operands[..]) else {
+        return None;
+    };
+    let results = operation.results.clone();
     if !capability.elements.contains(&module.ty(first).element) {
         return None;
     }
@@ -30,9 +34,8 @@ pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) 
         Copy::Move { program, operands, extents } => (program, operands, extents),
     };
     let mut constraints = Vec::new();
-    let is_grouped = matches!(copy, MoveProgram::PaddedEnds | MoveProgram::GroupScales);
     for (name, dim) in copy.extent_names().into_iter().zip(&extents).filter(|(name, _)| is_limited(name)) {
-        let limit = if is_grouped && name == "E" { capability.max_groups } else { capability.max_extent };
+        let limit = limit_of(copy, name, capability);
         match dim.as_fixed() {
             Some(extent) if limit < extent => return None,
             Some(_) => {}
@@ -58,9 +61,27 @@ pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) 
             constraints.extend(operands[1..].iter().map(|ends| aligned(*ends, INDEX_BYTES)));
             constraints.push(aligned(result, BLOCKED_ALIGNMENT));
         }
+        MoveProgram::GroupRows | MoveProgram::ScatterAdd { .. } | MoveProgram::TopK { .. } => {
+            let bytes = |value: Value| module.ty(value).element.storage_bits() as u32 / 8;
+            constraints.extend(operands.iter().chain(&results).map(|value| aligned(*value, bytes(*value))));
+        }
         _ => {}
     }
-    Some(Plan::Move(MovePlan { op, program: copy, operands, result, extents, constraints }))
+    if let (MoveProgram::TopK { .. }, [_, columns, taken]) = (copy, &extents[..]) {
+        columns.times(taken)?.as_fixed().filter(|examined| *examined <= capability.max_examined)?;
+    }
+    Some(Plan::Move(MovePlan { op, program: copy, operands, results, extents, constraints }))
+}
+
+/// The largest value of a number of a call.
+fn limit_of(copy: MoveProgram, name: &str, capability: &MoveCapability) -> u64 {
+    match (copy, name) {
+        (MoveProgram::PaddedEnds | MoveProgram::GroupScales | MoveProgram::GroupRows, "E") => {
+            capability.max_groups
+        }
+        (MoveProgram::GroupRows | MoveProgram::ScatterAdd { .. }, "M") => capability.max_positions,
+        _ => capability.max_extent,
+    }
 }
 
 /// The copy of an op with this first operand and this result.
@@ -113,6 +134,27 @@ fn copy_of(program: &Program, op: Op, first: Value, result: Value) -> Option<Cop
             let extents = vec![rows.clone(), blocks.clone(), groups, padded];
             let operands = operation.operands.clone();
             Some(Copy::Move { program: MoveProgram::GroupScales, operands, extents })
+        }
+        OpKind::GroupRows { groups } => {
+            let extents =
+                vec![dim_product(&ty.shape)?, ty.shape.last()?.clone(), Dim::fixed(u64::from(*groups))];
+            Some(Copy::Move { program: MoveProgram::GroupRows, operands: vec![first], extents })
+        }
+        OpKind::ScatterAdd => {
+            let to = module.ty(result);
+            let program = MoveProgram::ScatterAdd { from: ty.element, to: to.element };
+            let (count, row) = ty.shape.split_first()?;
+            let extents = vec![count.clone(), to.shape.first()?.clone(), dim_product(row)?];
+            Some(Copy::Move { program, operands: operation.operands.clone(), extents })
+        }
+        OpKind::TopK { k } => {
+            let (columns, rows) = ty.shape.split_last()?;
+            let extents = vec![dim_product(rows)?, columns.clone(), Dim::fixed(u64::from(*k))];
+            Some(Copy::Move {
+                program: MoveProgram::TopK { element: ty.element },
+                operands: vec![first],
+                extents,
+            })
         }
         _ => None,
     }

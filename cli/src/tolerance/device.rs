@@ -17,7 +17,7 @@ mod sum;
 mod tests;
 
 use fourfold_ir::{Tensor, Value};
-use fourfold_scheduler::{ChoosePlan, Plan};
+use fourfold_scheduler::{ChoosePlan, MoveProgram, Plan};
 
 use super::{Compared, Got, SegmentOps, Values};
 use crate::compare::{Comparison, Tolerance, Verdict, compare_by};
@@ -45,7 +45,10 @@ pub(super) fn compare_device<'g>(
         Plan::Column(plan) => Ok(vec![columns::compare_column(run, plan, &values, got)?]),
         Plan::Row(plan) => outputs::compare_rows(run, plan, &values, got),
         Plan::BlockQuantize(plan) => run.equal_blocks(plan.codes, plan.scales, &values, got),
-        Plan::Move(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),
+        Plan::Move(plan) if matches!(plan.program, MoveProgram::ScatterAdd { .. }) => {
+            Ok(vec![run.equal_value(plan.results[0], &values, got)?])
+        }
+        Plan::Move(plan) => plan.results.iter().map(|result| same_bits(run, *result, &values, got)).collect(),
         Plan::View(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),
         Plan::Choose(plan) => Ok(vec![same_as_chosen(run, plan, got)?]),
         Plan::Constant(plan) => Ok(vec![same_bits(run, plan.result, &values, got)?]),

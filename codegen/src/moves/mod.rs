@@ -1,5 +1,6 @@
 //! Kernels that copy elements bit for bit: transpose, broadcast, slice, pad, concat, gather, swizzled scales and scales
-//! of groups. One computes the ends of padded groups.
+//! of groups. One computes the ends of padded groups. Three route rows: they select the greatest elements, sort ids by
+//! group, and add rows.
 //!
 //! Extents, strides and offsets are numbers of a call. One library chooses the way of each call on the host: packets of
 //! up to 16 bytes along the result, or tiles that are transposed in shared memory.
@@ -17,6 +18,9 @@ const THREADS: u32 = 256;
 
 /// Packets per thread.
 const TURNS: u32 = 4;
+
+/// Columns of a `scatter_add` per thread.
+const COLUMNS: u32 = 8;
 
 /// The specification of one kernel that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,13 +42,23 @@ impl MoveSpec {
             MoveProgram::Swizzle { to } => format!("move_swizzle_{to}"),
             MoveProgram::PaddedEnds => "move_padded_ends".to_owned(),
             MoveProgram::GroupScales => "move_group_scales".to_owned(),
+            MoveProgram::GroupRows => "move_group_rows".to_owned(),
+            MoveProgram::ScatterAdd { from, to } => {
+                format!("move_scatter_add_{}_{}", float(from).to_lowercase(), float(to).to_lowercase())
+            }
+            MoveProgram::TopK { element } => format!("move_top_k_{}", float(element).to_lowercase()),
         }
     }
 
-    /// The tile of a CTA in units, as a row: the packets of 16 bytes that it copies, or the ends that it computes.
+    /// The tile of a CTA in units, as a row: the packets of 16 bytes that it copies, the ends that it computes, the ids
+    /// that it sorts at once, or the columns whose sums it computes. A `top_k` has a tile of whole rows.
     pub fn tile(&self) -> [u32; 3] {
-        let packet = if self.program == MoveProgram::PaddedEnds { self.unit() } else { 16 };
-        [1, 1, THREADS * TURNS * packet / self.unit()]
+        match self.program {
+            MoveProgram::PaddedEnds | MoveProgram::GroupRows => [1, 1, THREADS * TURNS],
+            MoveProgram::ScatterAdd { .. } => [1, 1, THREADS * COLUMNS],
+            MoveProgram::TopK { .. } => [THREADS / 32, 1, 1],
+            _ => [1, 1, THREADS * TURNS * 16 / self.unit()],
+        }
     }
 
     /// The signature, which equals the plan's.
@@ -52,7 +66,7 @@ impl MoveSpec {
         self.program.signature()
     }
 
-    /// The roles of a call: the operands `x0`, .., then the result `y0`. The kernel reports every size in bytes,
+    /// The roles of a call: the operands `x0`, .., then the results `y0`, ... The kernel reports every size in bytes,
     /// because kernels depend on the width of elements only.
     pub fn interface(&self) -> Interface {
         let element = match self.unit() {
@@ -69,19 +83,29 @@ impl MoveSpec {
             MoveProgram::Swizzle { to: ScaleLayout::Linear } => vec![16],
             MoveProgram::PaddedEnds => vec![4],
             MoveProgram::GroupScales => vec![1, 4, 4],
+            MoveProgram::GroupRows => vec![4],
+            MoveProgram::ScatterAdd { from, .. } => vec![bytes_of(from), 4],
+            MoveProgram::TopK { .. } => vec![self.unit()],
         };
-        let result = match self.program {
-            MoveProgram::Strided { .. } | MoveProgram::Pad { .. } | MoveProgram::PaddedEnds => self.unit(),
-            MoveProgram::Swizzle { to: ScaleLayout::Blocked } | MoveProgram::GroupScales => 16,
-            _ => 1,
+        let results: Vec<u32> = match self.program {
+            MoveProgram::Strided { .. } | MoveProgram::Pad { .. } | MoveProgram::PaddedEnds => {
+                vec![self.unit()]
+            }
+            MoveProgram::Swizzle { to: ScaleLayout::Blocked } | MoveProgram::GroupScales => vec![16],
+            MoveProgram::GroupRows => vec![4, 4, 4],
+            MoveProgram::ScatterAdd { to, .. } => vec![bytes_of(to)],
+            MoveProgram::TopK { .. } => vec![self.unit(), 4],
+            _ => vec![1],
         };
-        let operands =
-            alignments.iter().enumerate().map(|(at, alignment)| role(&format!("x{at}"), *alignment));
+        let named = |prefix: char, alignments: Vec<u32>| {
+            let roles = alignments.into_iter().enumerate();
+            roles.map(|(at, alignment)| role(&format!("{prefix}{at}"), alignment)).collect()
+        };
         Interface {
             extents: self.program.extent_names(),
-            operands: operands.collect(),
+            operands: named('x', alignments),
             scalars: Vec::new(),
-            outputs: vec![role("y0", result)],
+            outputs: named('y', results),
         }
     }
 
@@ -89,7 +113,9 @@ impl MoveSpec {
     fn unit(&self) -> u32 {
         match self.program {
             MoveProgram::Strided { bits } | MoveProgram::Pad { bits } => bits / 8,
-            MoveProgram::PaddedEnds => 4,
+            MoveProgram::PaddedEnds | MoveProgram::GroupRows => 4,
+            MoveProgram::ScatterAdd { to, .. } => bytes_of(to),
+            MoveProgram::TopK { element } => bytes_of(element),
             _ => 1,
         }
     }
@@ -97,6 +123,19 @@ impl MoveSpec {
     /// Emits the source of the kernel. Equal specifications give equal bytes.
     pub fn emit(&self) -> KernelSource {
         template::emit(self)
+    }
+}
+
+fn bytes_of(element: ElementType) -> u32 {
+    element.storage_bits() as u32 / 8
+}
+
+/// The name of a floating-point type in sources.
+fn float(element: ElementType) -> &'static str {
+    match element {
+        ElementType::F16 => "F16",
+        ElementType::BF16 => "BF16",
+        _ => "F32",
     }
 }
 

@@ -1,11 +1,11 @@
 //! The template variables of a kernel that copies.
 
-use fourfold_ir::ScaleLayout;
+use fourfold_ir::{ElementType, ScaleLayout};
 use fourfold_scheduler::{MAX_MOVE_AXES, MAX_PAD_AXES, MoveProgram};
 use minijinja::context;
 use serde::Serialize;
 
-use super::{MoveSpec, THREADS, TURNS};
+use super::{COLUMNS, MoveSpec, THREADS, TURNS, bytes_of, float};
 use crate::source::{Interface, KernelKind, KernelSource, Templated, emit_template, environment};
 
 /// The template, which extends `source.cu.j2`.
@@ -28,6 +28,21 @@ const GROUP_SCALES: &str = "\
 const PADDED_ENDS: &str = "\
 // A warp computes 32 ends from all ends before them. An end of x0 below the one before it counts as that, and no result
 // exceeds 2^31 - 1.";
+
+/// The comment above a kernel that sorts ids.
+const GROUP_ROWS: &str = "\
+// A CTA has one group. It counts the ids of groups before its own, and then writes its positions in ascending order. An
+// id of x0 outside of the groups counts as that of the nearest.";
+
+/// The comment above a kernel that adds rows.
+const SCATTER_ADD: &str = "\
+// A CTA has a tile of one row of y0. It adds the rows of x0 with this index in ascending order, in f32, and rounds once.
+// So the order of sums does not depend on other CTAs. A row of x0 whose index is outside of y0 is left out.";
+
+/// The comment above a kernel that selects elements.
+const TOP_K: &str = "\
+// A warp has one row, and finds the greatest remaining element k times. NaN is greater than any number, -0 equals 0, and
+// of equal elements the first comes first. Values are copied bit for bit.";
 
 /// Emits the source of a kernel. Equal specifications give equal bytes.
 pub(super) fn emit(spec: &MoveSpec) -> KernelSource {
@@ -69,11 +84,11 @@ struct Context {
     load_parameter: &'static str,
     load_argument: &'static str,
     shared_bytes: u32,
-    outputs: [Output; 1],
+    outputs: Vec<Output>,
     clears: [u8; 0],
 }
 
-/// The tensor that the kernel writes.
+/// A tensor that the kernel writes.
 #[derive(Serialize)]
 struct Output {
     bytes: String,
@@ -94,7 +109,8 @@ struct Parts {
     device: &'static str,
     host: &'static str,
     operand_bytes: Vec<String>,
-    result_bytes: String,
+    /// The size of each result in bytes, as an expression.
+    result_bytes: Vec<String>,
     /// The condition that nothing is launched.
     empty: String,
     /// The condition that the numbers of a call agree, so that the kernel stays within its tensors.
@@ -102,6 +118,8 @@ struct Parts {
     axes: usize,
     operands: u32,
     to_blocked: bool,
+    /// The types of numbers that are read and written.
+    types: [&'static str; 2],
 }
 
 fn parts(spec: &MoveSpec) -> Parts {
@@ -112,12 +130,13 @@ fn parts(spec: &MoveSpec) -> Parts {
         device: "",
         host: "",
         operand_bytes: Vec::new(),
-        result_bytes: String::new(),
+        result_bytes: Vec::new(),
         empty: "bytes_of_result(problem) == 0".to_owned(),
         agree: "true".to_owned(),
         axes: 0,
         operands: 0,
         to_blocked: false,
+        types: [""; 2],
     };
     match spec.program {
         MoveProgram::Strided { .. } => Parts {
@@ -125,7 +144,7 @@ fn parts(spec: &MoveSpec) -> Parts {
             device: include_str!("device/strided.cuh"),
             host: include_str!("device/strided_host.cuh"),
             operand_bytes: vec![format!("product_of({{problem.e, {unit}}})")],
-            result_bytes: product('d', MAX_MOVE_AXES, unit),
+            result_bytes: vec![product('d', MAX_MOVE_AXES, unit)],
             agree: strided_agrees(),
             axes: MAX_MOVE_AXES,
             ..common
@@ -135,7 +154,7 @@ fn parts(spec: &MoveSpec) -> Parts {
             device: include_str!("device/pad.cuh"),
             host: include_str!("device/pad_host.cuh"),
             operand_bytes: vec![product('e', MAX_PAD_AXES, unit)],
-            result_bytes: product('d', MAX_PAD_AXES, unit),
+            result_bytes: vec![product('d', MAX_PAD_AXES, unit)],
             agree: "problem.f <= UINT_MAX".to_owned(),
             axes: MAX_PAD_AXES,
             ..common
@@ -147,7 +166,7 @@ fn parts(spec: &MoveSpec) -> Parts {
             operand_bytes: (0..operands)
                 .map(|at| format!("product_of({{problem.o, problem.r{at}}})"))
                 .collect(),
-            result_bytes: "product_of({problem.o, problem.r})".to_owned(),
+            result_bytes: vec!["product_of({problem.o, problem.r})".to_owned()],
             agree: concat_agrees(operands),
             operands,
             ..common
@@ -160,7 +179,7 @@ fn parts(spec: &MoveSpec) -> Parts {
                 "product_of({problem.o, problem.a, problem.i})".to_owned(),
                 "product_of({problem.c, 4})".to_owned(),
             ],
-            result_bytes: "product_of({problem.o, problem.c, problem.i})".to_owned(),
+            result_bytes: vec!["product_of({problem.o, problem.c, problem.i})".to_owned()],
             // Indices are checked even if the result has no elements.
             empty: "problem.c == 0".to_owned(),
             ..common
@@ -176,7 +195,7 @@ fn parts(spec: &MoveSpec) -> Parts {
                 device: include_str!("device/swizzle.cuh"),
                 host: include_str!("device/swizzle_host.cuh"),
                 operand_bytes: vec![operand],
-                result_bytes: result,
+                result_bytes: vec![result],
                 to_blocked,
                 ..common
             }
@@ -187,7 +206,7 @@ fn parts(spec: &MoveSpec) -> Parts {
             device: include_str!("device/padded_ends.cuh"),
             host: include_str!("device/padded_ends_host.cuh"),
             operand_bytes: vec!["product_of({problem.e, 4})".to_owned()],
-            result_bytes: "product_of({problem.e, 4})".to_owned(),
+            result_bytes: vec!["product_of({problem.e, 4})".to_owned()],
             agree: "problem.r > 0 && problem.r <= UINT_MAX".to_owned(),
             ..common
         },
@@ -203,7 +222,59 @@ fn parts(spec: &MoveSpec) -> Parts {
             ]
             .map(str::to_owned)
             .to_vec(),
-            result_bytes: "product_of({(problem.p + 127) / 128, (problem.b + 3) / 4, 512})".to_owned(),
+            result_bytes: vec!["product_of({(problem.p + 127) / 128, (problem.b + 3) / 4, 512})".to_owned()],
+            ..common
+        },
+        MoveProgram::GroupRows | MoveProgram::ScatterAdd { .. } | MoveProgram::TopK { .. } => {
+            routing_parts(spec.program, common)
+        }
+    }
+}
+
+/// The texts of a kernel that routes rows. Positions and indices are i32.
+fn routing_parts(program: MoveProgram, common: Parts) -> Parts {
+    let positions = || "product_of({problem.m, 4})".to_owned();
+    let elements =
+        |numbers: &str, element: ElementType| format!("product_of({{{numbers}, {}}})", bytes_of(element));
+    match program {
+        MoveProgram::ScatterAdd { from, to } => Parts {
+            about: SCATTER_ADD,
+            formula: "y0[n, c] = the sum of x0[m, c] for x1[m] = n",
+            device: concat!(
+                include_str!("device/masks.cuh"),
+                include_str!("device/floats.cuh"),
+                include_str!("device/scatter_add.cuh")
+            ),
+            host: include_str!("device/scatter_add_host.cuh"),
+            operand_bytes: vec![elements("problem.m, problem.c", from), positions()],
+            result_bytes: vec![elements("problem.n, problem.c", to)],
+            empty: "problem.m == 0 || bytes_of_result(problem) == 0".to_owned(),
+            agree: "problem.m <= INT_MAX".to_owned(),
+            types: [float(from), float(to)],
+            ..common
+        },
+        MoveProgram::TopK { element } => Parts {
+            about: TOP_K,
+            formula: "y0[m, :], y1[m, :] = the k greatest elements of x0[m, :], and their indices",
+            device: include_str!("device/top_k.cuh"),
+            host: include_str!("device/top_k_host.cuh"),
+            operand_bytes: vec![elements("problem.m, problem.c", element)],
+            result_bytes: vec![
+                elements("problem.m, problem.k", element),
+                elements("problem.m, problem.k", ElementType::I32),
+            ],
+            agree: "problem.k <= problem.c && problem.c <= INT_MAX".to_owned(),
+            types: [float(element); 2],
+            ..common
+        },
+        _ => Parts {
+            about: GROUP_ROWS,
+            formula: "y0 = the positions of x0, sorted by id; y1 = y0 / c; y2[e] = the number of ids up to e",
+            device: concat!(include_str!("device/masks.cuh"), include_str!("device/group_rows.cuh")),
+            host: include_str!("device/group_rows_host.cuh"),
+            operand_bytes: vec![positions()],
+            result_bytes: vec![positions(), positions(), "product_of({problem.e, 4})".to_owned()],
+            agree: "problem.m <= INT_MAX && problem.e > 0".to_owned(),
             ..common
         },
     }
@@ -228,7 +299,8 @@ fn concat_agrees(operands: u32) -> String {
 fn own_extents(spec: &MoveSpec, parts: &Parts) -> String {
     let numbers: Vec<String> =
         spec.program.extent_names().iter().map(|name| format!("problem.{}", name.to_lowercase())).collect();
-    let sizes: Vec<&str> = parts.operand_bytes.iter().map(String::as_str).collect();
+    let others = parts.operand_bytes.iter().chain(&parts.result_bytes[1..]);
+    let sizes: Vec<&str> = others.map(String::as_str).collect();
     format!(
         "// Bytes of the result; -1 beyond 2^62 - 1.
 inline int64_t bytes_of_result(Problem const &problem) {{
@@ -251,7 +323,7 @@ inline int32_t check_extents(Problem const &problem, char *message, size_t size)
   }}
   return kOk;
 }}",
-        result = parts.result_bytes,
+        result = parts.result_bytes[0],
         numbers = numbers.join(", "),
         sizes = sizes.join(", "),
         agree = parts.agree,
@@ -262,7 +334,16 @@ fn render(text: &str, parts: &Parts, unit: u32) -> String {
     let environment = environment();
     let template = environment.template_from_str(text).expect("the template parses");
     let Parts { axes, operands, to_blocked, .. } = parts;
-    template.render(context! { unit, axes, operands, to_blocked }).expect("the context has every variable")
+    let [from, to] = parts.types;
+    let context = context! { unit, axes, operands, to_blocked, from, to, columns => COLUMNS };
+    template.render(context).expect("the context has every variable")
+}
+
+fn outputs(parts: &Parts) -> Vec<Output> {
+    let first = "bytes_of_result(problem)";
+    let sizes = std::iter::once(first).chain(parts.result_bytes[1..].iter().map(String::as_str));
+    let output = |bytes: &str| Output { bytes: format!("static_cast<uint64_t>({bytes})"), scale_block: 0 };
+    sizes.map(output).collect()
 }
 
 fn context(spec: &MoveSpec) -> Context {
@@ -286,10 +367,7 @@ fn context(spec: &MoveSpec) -> Context {
         load_parameter: "",
         load_argument: "",
         shared_bytes: 0,
-        outputs: [Output {
-            bytes: "static_cast<uint64_t>(bytes_of_result(problem))".to_owned(),
-            scale_block: 0,
-        }],
+        outputs: outputs(&parts),
         clears: [],
         operand_bytes: parts.operand_bytes,
         empty: parts.empty,

@@ -1,6 +1,6 @@
 //! Sources of every kind of move.
 
-use fourfold_ir::ScaleLayout;
+use fourfold_ir::{ElementType, ScaleLayout};
 use fourfold_scheduler::{MAX_MOVE_OPERANDS, MoveProgram};
 
 use super::MoveSpec;
@@ -9,10 +9,16 @@ use crate::spec::KernelSpec;
 use crate::targets::TARGETS;
 
 fn programs() -> Vec<MoveProgram> {
-    let mut programs = vec![MoveProgram::Gather, MoveProgram::PaddedEnds, MoveProgram::GroupScales];
+    let mut programs =
+        vec![MoveProgram::Gather, MoveProgram::PaddedEnds, MoveProgram::GroupScales, MoveProgram::GroupRows];
     programs.extend([ScaleLayout::Linear, ScaleLayout::Blocked].map(|to| MoveProgram::Swizzle { to }));
     for bits in [8, 16, 32] {
         programs.extend([MoveProgram::Strided { bits }, MoveProgram::Pad { bits }]);
+    }
+    let floats = [ElementType::F16, ElementType::BF16, ElementType::F32];
+    for element in floats {
+        programs.push(MoveProgram::TopK { element });
+        programs.extend(floats.map(|to| MoveProgram::ScatterAdd { from: element, to }));
     }
     programs.extend((2..=MAX_MOVE_OPERANDS as u32).map(|operands| MoveProgram::Concat { operands }));
     programs

@@ -64,7 +64,8 @@ impl Call<'_> {
     }
 }
 
-/// The results of an empty problem: tensors without elements, reductions over nothing, and padding.
+/// The results of an empty problem: tensors without elements, reductions and sums over nothing, padding, and ends of empty
+/// groups.
 pub(super) fn results_of_nothing(
     program: &Program,
     plan: &Plan,
@@ -98,6 +99,11 @@ pub(super) fn results_of_nothing(
         }
     }
     Ok(results)
+}
+
+/// Returns whether the results of a move without rows are zeros.
+fn is_zero_of_nothing(program: MoveProgram) -> bool {
+    matches!(program, MoveProgram::GroupScales | MoveProgram::GroupRows | MoveProgram::ScatterAdd { .. })
 }
 
 /// Decides whether a segment's kernel may be called with these symbol values, as far as possible before its operands
@@ -155,8 +161,8 @@ pub(super) fn admit<'a>(
         Plan::Move(plan) if writes_nothing && is_gather(plan.op) => Work::Fallback { emulated },
         Plan::Row(_) | Plan::Move(_) | Plan::Column(_) if writes_nothing => Work::Nothing { emulated },
         Plan::Row(_) if sums_nothing() => Work::Fallback { emulated },
-        // Without scales, every row of the result is padding, whatever the ends are.
-        Plan::Move(plan) if plan.program == MoveProgram::GroupScales && metadata.is_empty(&extents) => {
+        // Without rows, every scale is padding, every group is empty, and every sum is 0.
+        Plan::Move(plan) if is_zero_of_nothing(plan.program) && metadata.is_empty(&extents) => {
             Work::Nothing { emulated }
         }
         // An operand without elements has no address.

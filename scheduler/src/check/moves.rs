@@ -1,5 +1,5 @@
 //! Compares a move or a view with its op, byte by byte: for sampled extents and bytes of the result, the plan must read
-//! the byte that the op means. [`groups`] checks the ops around padded groups.
+//! the byte that the op means. [`groups`] checks the ops whose bytes follow from data.
 
 use fourfold_ir::numeric::{blocked_len, blocked_offset};
 use fourfold_ir::{
@@ -32,21 +32,21 @@ pub(super) fn check(
     errors: &mut Vec<CheckError>,
 ) {
     let operands = &plan.operands;
-    if !matches(program, index, segment, (plan.op, operands, plan.result), errors) {
+    if !matches(program, index, segment, (plan.op, operands, &plan.results), errors) {
         return;
     }
     let names = plan.program.extent_names();
     let shape = |what: &str| CheckError::Shape { segment: index, what: what.to_owned() };
     let count = match plan.program {
         MoveProgram::Concat { operands } => operands as usize,
-        MoveProgram::Gather => 2,
+        MoveProgram::Gather | MoveProgram::ScatterAdd { .. } => 2,
         MoveProgram::GroupScales => 3,
         _ => 1,
     };
     if names.len() != plan.extents.len() || operands.len() != count {
         return errors.push(shape("the plan has other extents or operands than its program"));
     }
-    if groups::is_grouped(plan) {
+    if groups::follows_from_data(plan) {
         if let Err(what) = groups::check(program, plan) {
             return errors.push(shape(&what));
         }
@@ -60,7 +60,7 @@ pub(super) fn check(
         let numbers: Option<Vec<u64>> = plan.extents.iter().map(|dim| dim.evaluate(symbols)).collect();
         let source = |at: u64, indices: &dyn Fn(u64) -> u64| of_plan(plan, numbers.as_ref()?, at, indices);
         let compared = sizes(program, symbols, plan)
-            .and_then(|()| compare(program, symbols, plan.op, plan.result, source));
+            .and_then(|()| compare(program, symbols, plan.op, plan.results[0], source));
         if let Err(what) = compared {
             return errors.push(shape(&what));
         }
@@ -77,7 +77,7 @@ pub(super) fn check_view(
     plan: &ViewPlan,
     errors: &mut Vec<CheckError>,
 ) {
-    if !matches(program, index, segment, (plan.op, &[plan.operand], plan.result), errors) {
+    if !matches(program, index, segment, (plan.op, &[plan.operand], &[plan.result]), errors) {
         return;
     }
     if capabilities.device.moves.is_none() {
@@ -111,7 +111,7 @@ pub(super) fn check_choose(
     plan: &ChoosePlan,
     errors: &mut Vec<CheckError>,
 ) {
-    if !matches(program, index, segment, (plan.op, &plan.operands, plan.result), errors) {
+    if !matches(program, index, segment, (plan.op, &plan.operands, &[plan.result]), errors) {
         return;
     }
     if capabilities.device.moves.is_none() {
@@ -132,18 +132,22 @@ pub(super) fn check_choose(
     }
 }
 
-/// Checks that a plan names the op of its segment, its result, and some of its operands in order.
+/// Checks that a plan names the op of its segment, its results, and some of its operands in order.
 fn matches(
     program: &Program,
     index: usize,
     segment: &Segment,
-    (op, operands, result): (Op, &[Value], Value),
+    (op, operands, results): (Op, &[Value], &[Value]),
     errors: &mut Vec<CheckError>,
 ) -> bool {
     let operation = &program.module().ops[op];
     let mut rest = operation.operands.iter();
     let in_order = operands.iter().all(|value| rest.any(|operand| operand == value));
-    let fits = segment.ops == [op] && operation.results == [result] && in_order && !operands.is_empty();
+    let fits = segment.ops == [op]
+        && operation.results == results
+        && !results.is_empty()
+        && in_order
+        && !operands.is_empty();
     if !fits {
         let what = "the op, operands or result of the plan are not those of the segment".to_owned();
         errors.push(CheckError::Shape { segment: index, what });
@@ -164,8 +168,9 @@ fn limits(capabilities: &Capabilities, index: usize, plan: &MovePlan, errors: &m
             MoveProgram::Pad { .. } => name.starts_with('D') || name.starts_with('E'),
             _ => true,
         };
-        let limit = match name {
-            "E" if groups::is_grouped(plan) => rules.max_groups,
+        let limit = match (name, plan.program) {
+            ("E", _) if groups::follows_from_data(plan) => rules.max_groups,
+            ("M", MoveProgram::GroupRows | MoveProgram::ScatterAdd { .. }) => rules.max_positions,
             _ => rules.max_extent,
         };
         match known(dim) {
@@ -176,19 +181,38 @@ fn limits(capabilities: &Capabilities, index: usize, plan: &MovePlan, errors: &m
                 .push(CheckError::Capability { segment: index, rule: format!("{name} exceeds {limit}") }),
         }
     }
+    if let (MoveProgram::TopK { .. }, [_, columns, taken]) = (plan.program, &plan.extents[..]) {
+        let examined = known(columns).and_then(|columns| columns.checked_mul(known(taken)?));
+        if examined.is_none_or(|examined| examined > rules.max_examined) {
+            let rule = format!("C · K exceeds {}", rules.max_examined);
+            errors.push(CheckError::Capability { segment: index, rule });
+        }
+    }
     let pointers: Vec<(Value, u32)> = match plan.program {
         MoveProgram::Strided { bits: 8 } | MoveProgram::Pad { bits: 8 } | MoveProgram::Concat { .. } => {
             vec![]
         }
         MoveProgram::Strided { bits } | MoveProgram::Pad { bits } => {
-            vec![(plan.operands[0], bits / 8), (plan.result, bits / 8)]
+            vec![(plan.operands[0], bits / 8), (plan.results[0], bits / 8)]
         }
         MoveProgram::Gather => vec![(plan.operands[1], 4)],
-        MoveProgram::Swizzle { to: ScaleLayout::Blocked } => vec![(plan.result, BLOCKED_ALIGNMENT)],
+        MoveProgram::Swizzle { to: ScaleLayout::Blocked } => vec![(plan.results[0], BLOCKED_ALIGNMENT)],
         MoveProgram::Swizzle { to: ScaleLayout::Linear } => vec![(plan.operands[0], BLOCKED_ALIGNMENT)],
-        MoveProgram::PaddedEnds => vec![(plan.operands[0], 4), (plan.result, 4)],
+        MoveProgram::PaddedEnds => vec![(plan.operands[0], 4), (plan.results[0], 4)],
         MoveProgram::GroupScales => {
-            vec![(plan.operands[1], 4), (plan.operands[2], 4), (plan.result, BLOCKED_ALIGNMENT)]
+            vec![(plan.operands[1], 4), (plan.operands[2], 4), (plan.results[0], BLOCKED_ALIGNMENT)]
+        }
+        MoveProgram::GroupRows => {
+            let results = plan.results.iter().map(|value| (*value, 4));
+            std::iter::once((plan.operands[0], 4)).chain(results).collect()
+        }
+        MoveProgram::ScatterAdd { from, to } => {
+            let [from, to] = [from, to].map(|element| element.storage_bits() as u32 / 8);
+            vec![(plan.operands[0], from), (plan.operands[1], 4), (plan.results[0], to)]
+        }
+        MoveProgram::TopK { element } => {
+            let bytes = element.storage_bits() as u32 / 8;
+            vec![(plan.operands[0], bytes), (plan.results[0], bytes), (plan.results[1], 4)]
         }
     };
     needed.extend(pointers.into_iter().map(|(value, bytes)| Constraint::PointerAlignment { value, bytes }));
@@ -286,16 +310,16 @@ fn sizes(program: &Program, symbols: &SymbolValues, plan: &MovePlan) -> Result<(
     match plan.program {
         MoveProgram::Strided { bits } => {
             let unit = u64::from(bits / 8);
-            pairs.push((plan.result, product(0..MAX_MOVE_AXES, unit)));
+            pairs.push((plan.results[0], product(0..MAX_MOVE_AXES, unit)));
             pairs.push((x, product(plan.extents.len() - 1..plan.extents.len(), unit)));
         }
         MoveProgram::Pad { bits } => {
             let unit = u64::from(bits / 8);
-            pairs.push((plan.result, product(0..MAX_PAD_AXES, unit)));
+            pairs.push((plan.results[0], product(0..MAX_PAD_AXES, unit)));
             pairs.push((x, product(MAX_PAD_AXES..2 * MAX_PAD_AXES, unit)));
         }
         MoveProgram::Concat { .. } => {
-            pairs.push((plan.result, product(0..2, 1)));
+            pairs.push((plan.results[0], product(0..2, 1)));
             let rows = plan.operands.iter().enumerate();
             let size = |at: usize| number(0)?.checked_mul(number(2 + at)?);
             pairs.extend(rows.map(|(at, value)| (*value, size(at))));
@@ -303,12 +327,16 @@ fn sizes(program: &Program, symbols: &SymbolValues, plan: &MovePlan) -> Result<(
         MoveProgram::Gather => {
             pairs.push((x, product(0..3, 1)));
             pairs.push((plan.operands[1], product(3..4, 4)));
-            pairs.push((plan.result, product(0..1, 1).and_then(|outer| product(2..4, outer))));
+            pairs.push((plan.results[0], product(0..1, 1).and_then(|outer| product(2..4, outer))));
         }
         MoveProgram::Swizzle { to } => {
-            pairs.push((if to == ScaleLayout::Blocked { x } else { plan.result }, product(0..3, 1)));
+            pairs.push((if to == ScaleLayout::Blocked { x } else { plan.results[0] }, product(0..3, 1)));
         }
-        MoveProgram::PaddedEnds | MoveProgram::GroupScales => {}
+        MoveProgram::PaddedEnds
+        | MoveProgram::GroupScales
+        | MoveProgram::GroupRows
+        | MoveProgram::ScatterAdd { .. }
+        | MoveProgram::TopK { .. } => {}
     }
     for (value, found) in pairs {
         let expected = byte_count(program, value, symbols);
@@ -390,8 +418,12 @@ fn of_plan(plan: &MovePlan, numbers: &[u64], at: u64, indices: &dyn Fn(u64) -> u
             let (row, block) = (at / blocks, at % blocks);
             Some(Byte::Operand(x, blocked(row / rows, row % rows, block, rows, blocks)?))
         }
-        // Which byte it is depends on the ends.
-        MoveProgram::PaddedEnds | MoveProgram::GroupScales => None,
+        // Which byte it is depends on data.
+        MoveProgram::PaddedEnds
+        | MoveProgram::GroupScales
+        | MoveProgram::GroupRows
+        | MoveProgram::ScatterAdd { .. }
+        | MoveProgram::TopK { .. } => None,
     }
 }
 

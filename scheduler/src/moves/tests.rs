@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 use fourfold_ir::{
     Builder, Capabilities, Dim, ElementType, Module, MoveCapability, OpKind, PadAmount, Program, ScaleLayout,
-    SliceRange, TensorType, Value, verify,
+    SliceRange, TensorType, Value, dim_product, verify,
 };
 
 use super::plan_move;
@@ -217,16 +217,42 @@ fn padded_groups_have_a_move_for_their_ends_and_one_for_their_scales() {
 }
 
 #[test]
+fn each_op_that_routes_rows_is_one_move() {
+    expect_plans(
+        "%ids: tensor<[M, 2], i32>, %three: tensor<[3, M, 5], i32>, %x: tensor<[M, 7, 9], f32>, %i: tensor<[M], i32>,
+    %h: tensor<[3, M, 11], f16>, %b: tensor<[40], bf16>, %first: tensor<[3], i32>) {
+  %positions, %rows, %ends = group_rows %ids {groups = 6} : tensor<[2*M], i32>, tensor<[2*M], i32>, tensor<[6], i32>
+  %p, %r, %e = group_rows %three {groups = 1} : tensor<[15*M], i32>, tensor<[15*M], i32>, tensor<[1], i32>
+  %y = scatter_add %x, %i : tensor<[M, 7, 9], bf16>
+  %z = scatter_add %h, %first : tensor<[5, M, 11], f16>
+  %v, %k = top_k %h {k = 3} : tensor<[3, M, 3], f16>, tensor<[3, M, 3], i32>
+  %w, %l = top_k %b {k = 40} : tensor<[40], bf16>, tensor<[40], i32>
+  return %positions, %ends, %p, %y, %v, %l
+}",
+        expect![[r#"
+            positions: move group_rows %ids: M=2*M C=2 E=6; M limited, %ids at 4, %positions at 4, %rows at 4, %ends at 4
+            p: move group_rows %three: M=15*M C=5 E=1; M limited, %three at 4, %p at 4, %r at 4, %e at 4
+            y: move scatter_add f32 bf16 %x %i: M=M N=M C=63; M limited, N limited, %x at 4, %i at 4, %y at 2
+            z: move scatter_add f16 f16 %h %first: M=3 N=5 C=11*M; C limited, %h at 2, %first at 4, %z at 2
+            v: move top_k f16 %h: M=3*M C=11 K=3; M limited, %h at 2, %v at 2, %k at 4
+            w: move top_k bf16 %b: M=1 C=40 K=40; %b at 2, %w at 2, %l at 4
+        "#]],
+    );
+}
+
+#[test]
 fn limits_leave_ops_to_the_fallback() {
     expect_plans(
         "%x: tensor<[2, 3, 4, 5, 6, 7, 8], f32>, %y: tensor<[1, 2], i1>, %z: tensor<[2], f32>,
-    %ends: tensor<[65537], i32>) {
+    %ends: tensor<[65537], i32>, %ids: tensor<[2, 3], i32>, %row: tensor<[70000], f32>) {
   %a = transpose %x {permutation = [6, 5, 4, 3, 2, 1, 0]} : tensor<[8, 7, 6, 5, 4, 3, 2], f32>
   %b = broadcast %y : tensor<[8, 1099511627776, 2], i1>
   %e = concat %y, %y, %y, %y, %y, %y, %y, %y, %y {axis = 1} : tensor<[1, 18], i1>
   %f = relu %z : tensor<[2], f32>
   %g = padded_ends %ends {multiple = 128} : tensor<[65537], i32>
-  return %a, %b, %e, %f, %g
+  %h, %i, %j = group_rows %ids {groups = 65537} : tensor<[6], i32>, tensor<[6], i32>, tensor<[65537], i32>
+  %k, %l = top_k %row {k = 256} : tensor<[256], f32>, tensor<[256], i32>
+  return %a, %b, %e, %f, %g, %h, %k
 }",
         expect![[r#"
             a: no plan
@@ -234,6 +260,8 @@ fn limits_leave_ops_to_the_fallback() {
             e: no plan
             f: no plan
             g: no plan
+            h: no plan
+            k: no plan
         "#]],
     );
 }
@@ -273,7 +301,7 @@ fn random_move(random: &mut Random) -> Module {
     let rank = 1 + random.below(4) as usize;
     let mut shape: Vec<Dim> = (0..rank).map(|_| random.dim(&symbols)).collect();
     let plain = [ElementType::I1, ElementType::F8E5M2, ElementType::BF16, ElementType::I32];
-    let kind = random.below(9);
+    let kind = random.below(11).min(9);
     let mut element = random.pick(&plain);
     if kind == 7 {
         element = ElementType::I32;
@@ -371,6 +399,7 @@ fn random_move(random: &mut Random) -> Module {
             operands.push(builder.input("x", ty));
             OpKind::SwizzleScales
         }
+        9 => return random_routing(random, builder, &symbols),
         7 => {
             result = vec![random.dim(&symbols)];
             operands.push(builder.input("ends", TensorType::new(result.clone(), element)));
@@ -394,6 +423,41 @@ fn random_move(random: &mut Random) -> Module {
     }
     let ty = TensorType { shape: result, element, layout: layouts[1] };
     let results = builder.op(op, &operands, &[("y", ty)]);
+    builder.finish(&results)
+}
+
+/// A program of one random op that routes rows.
+fn random_routing(random: &mut Random, mut builder: Builder, symbols: &[Dim]) -> Module {
+    let floats = [ElementType::F16, ElementType::BF16, ElementType::F32];
+    let [rows, columns, more] = [0; 3].map(|_| random.dim(symbols));
+    let positions = |shape: &[Dim]| TensorType::new(shape.to_vec(), ElementType::I32);
+    let x = random.pick(&floats);
+    let results = match random.below(3) {
+        0 => {
+            let ids = builder.input("ids", positions(&[rows.clone(), columns.clone()]));
+            let count = dim_product(&[rows, columns]).expect("a small extent");
+            let groups = 1 + random.below(9) as u32;
+            let ends = positions(&[Dim::fixed(u64::from(groups))]);
+            let of_ids = positions(&[count]);
+            let types = [("p", of_ids.clone()), ("r", of_ids), ("e", ends)];
+            builder.op(OpKind::GroupRows { groups }, &[ids], &types)
+        }
+        1 => {
+            let to = TensorType::new(vec![more, columns.clone()], random.pick(&floats));
+            let indices = positions(std::slice::from_ref(&rows));
+            let operands =
+                [builder.input("x", TensorType::new(vec![rows, columns], x)), builder.input("i", indices)];
+            builder.op(OpKind::ScatterAdd, &operands, &[("y", to)])
+        }
+        _ => {
+            let extent = 1 + random.below(9);
+            let k = 1 + random.below(extent);
+            let shape = |last: u64| vec![rows.clone(), columns.clone(), Dim::fixed(last)];
+            let of_x = builder.input("x", TensorType::new(shape(extent), x));
+            let types = [("v", TensorType::new(shape(k), x)), ("i", positions(&shape(k)))];
+            builder.op(OpKind::TopK { k: k as u32 }, &[of_x], &types)
+        }
+    };
     builder.finish(&results)
 }
 
@@ -424,7 +488,7 @@ fn with_fault(random: &mut Random, plan: &MovePlan) -> Option<MovePlan> {
 
 #[test]
 fn every_plan_passes_the_check_and_every_fault_fails_it() {
-    let (mut counts, mut found, mut unplanned) = ([0; 8], 0, 0);
+    let (mut counts, mut found, mut unplanned) = ([0; 11], 0, 0);
     for seed in 0..1500 {
         let mut random = Random(seed);
         let module = random_move(&mut random);
@@ -450,6 +514,9 @@ fn every_plan_passes_the_check_and_every_fault_fails_it() {
             MoveProgram::Swizzle { .. } => 4,
             MoveProgram::PaddedEnds => 5,
             MoveProgram::GroupScales => 6,
+            MoveProgram::GroupRows => 8,
+            MoveProgram::ScatterAdd { .. } => 9,
+            MoveProgram::TopK { .. } => 10,
         }] += 1;
         let Some(wrong) = with_fault(&mut random, &plan) else { continue };
         found += 1;

@@ -83,7 +83,7 @@ impl Plan {
             Plan::ScaledMma(plan) => plan.written().collect(),
             Plan::BlockQuantize(plan) => vec![plan.codes, plan.scales],
             Plan::Row(plan) => plan.written.clone(),
-            Plan::Move(plan) => vec![plan.result],
+            Plan::Move(plan) => plan.results.clone(),
             Plan::Column(plan) => vec![plan.result],
             Plan::Mma(plan) => vec![plan.d],
             Plan::View(plan) => vec![plan.result],

@@ -1,11 +1,12 @@
-//! The plan of a move: elements copied bit for bit to other places, or the ends of padded groups.
+//! The plan of a move: elements copied bit for bit to other places, the ends of padded groups, or routed rows.
 
-use fourfold_ir::{Dim, Op, ScaleLayout, Value};
+use fourfold_ir::{Dim, ElementType, Op, ScaleLayout, Value};
 
 use super::Constraint;
 
 /// The plan of a kernel that copies elements bit for bit: `transpose`, `broadcast`, `slice`, `pad`, `concat`, `gather`,
-/// `swizzle_scales` or `group_scales`; or of `padded_ends`, whose result says where the last of them puts scales.
+/// `swizzle_scales` or `group_scales`; or of `padded_ends`, whose result says where the last of them puts scales. The ops
+/// that route rows, `top_k`, `group_rows` and `scatter_add`, also have one kernel each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MovePlan {
     /// The op.
@@ -14,8 +15,8 @@ pub struct MovePlan {
     pub program: MoveProgram,
     /// The values that the kernel reads, in the order of the op's operands. Operands without elements are left out.
     pub operands: Vec<Value>,
-    /// The value that it writes.
-    pub result: Value,
+    /// The values that it writes, in the order of the op's results.
+    pub results: Vec<Value>,
     /// The numbers of a call, in the order of [`MoveProgram::extent_names`].
     pub extents: Vec<Dim>,
     /// The conditions that a call must meet before the kernel is launched.
@@ -63,6 +64,24 @@ pub enum MoveProgram {
     ///
     /// Rows that hold no scales become zero. Wrong ends give wrong scales, but no access is out of bounds.
     GroupScales,
+    /// `group_rows` of M ids in rows of C, for E groups.
+    ///
+    /// An id outside of 0..E counts as that of the nearest group.
+    GroupRows,
+    /// `scatter_add` of x `[M, C]` at indices `[M]` to `[N, C]`.
+    ///
+    /// A row of x whose index is outside of 0..N is left out.
+    ScatterAdd {
+        /// The element type of x.
+        from: ElementType,
+        /// The element type of the result.
+        to: ElementType,
+    },
+    /// `top_k` of x `[M, C]` to `[M, K]`.
+    TopK {
+        /// The element type of x.
+        element: ElementType,
+    },
 }
 
 /// The maximum number of axes of a strided move, after adjacent axes that move together are joined.
@@ -87,8 +106,8 @@ const ROWS: [&str; MAX_MOVE_OPERANDS] = ["R0", "R1", "R2", "R3", "R4", "R5", "R6
 impl MoveProgram {
     /// A description of the copy, which the generated library also reports.
     ///
-    /// Examples are `move 16 strided`, `move 8 pad`, `move concat 3`, `move gather`, `move swizzle blocked` and
-    /// `move group_scales`.
+    /// Examples are `move 16 strided`, `move 8 pad`, `move concat 3`, `move gather`, `move swizzle blocked`,
+    /// `move group_scales` and `move scatter_add f32 bf16`.
     pub fn signature(&self) -> String {
         match self {
             MoveProgram::Strided { bits } => format!("move {bits} strided"),
@@ -98,6 +117,9 @@ impl MoveProgram {
             MoveProgram::Swizzle { to } => format!("move swizzle {to}"),
             MoveProgram::PaddedEnds => "move padded_ends".to_owned(),
             MoveProgram::GroupScales => "move group_scales".to_owned(),
+            MoveProgram::GroupRows => "move group_rows".to_owned(),
+            MoveProgram::ScatterAdd { from, to } => format!("move scatter_add {from} {to}"),
+            MoveProgram::TopK { element } => format!("move top_k {element}"),
         }
     }
 
@@ -122,6 +144,9 @@ impl MoveProgram {
             MoveProgram::Swizzle { .. } => vec!["L", "M", "B"],
             MoveProgram::PaddedEnds => vec!["E", "R"],
             MoveProgram::GroupScales => vec!["M", "B", "E", "P"],
+            MoveProgram::GroupRows => vec!["M", "C", "E"],
+            MoveProgram::ScatterAdd { .. } => vec!["M", "N", "C"],
+            MoveProgram::TopK { .. } => vec!["M", "C", "K"],
         }
     }
 }

@@ -125,7 +125,10 @@ pub fn unlisted(program: &Program, op: Op, capabilities: &Capabilities) -> Optio
         | OpKind::Reshape
         | OpKind::SwizzleScales
         | OpKind::PaddedEnds { .. }
-        | OpKind::GroupScales => {
+        | OpKind::GroupScales
+        | OpKind::GroupRows { .. }
+        | OpKind::ScatterAdd
+        | OpKind::TopK { .. } => {
             let listed = device.moves.as_ref().map_or(&[][..], |moves| &moves.elements[..]);
             elements.find(|element| !listed.contains(element))
         }

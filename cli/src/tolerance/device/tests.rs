@@ -146,7 +146,7 @@ mod moves {
                 op: last_op(program),
                 program: MoveProgram::Gather,
                 operands: vec![value(program, "x")],
-                result: value(program, "y"),
+                results: vec![value(program, "y")],
                 extents: Vec::new(),
                 constraints: Vec::new(),
             })
@@ -200,7 +200,7 @@ mod moves {
                 op: last_op(program),
                 program: MoveProgram::Gather,
                 operands: vec![value(program, "x")],
-                result: value(program, "y"),
+                results: vec![value(program, "y")],
                 extents: Vec::new(),
                 constraints: Vec::new(),
             })

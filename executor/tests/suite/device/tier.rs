@@ -168,7 +168,7 @@ fn plan(program: &Program, op: Op, operands: &[Value], result: Value) -> Option<
                 op,
                 program: MoveProgram::Gather,
                 operands: operands.to_vec(),
-                result,
+                results: vec![result],
                 extents: vec![Dim::fixed(1), x[0].clone(), bytes, dim_product(indices).unwrap()],
                 constraints: Vec::new(),
             }))

@@ -1,13 +1,20 @@
-//! Compares a plan around padded groups with its op: `padded_ends` or `group_scales`. Both read ends, so the places of
-//! bytes follow from data, and the numbers of the plan must be those of the op's types.
+//! Compares a plan whose bytes follow from data with its op: `padded_ends`, `group_scales`, `group_rows`, `scatter_add` or
+//! `top_k`. The numbers of the plan must be those of the op's types.
 
-use fourfold_ir::{Dim, OpKind, Program};
+use fourfold_ir::{Dim, OpKind, Program, dim_product};
 
 use crate::plan::{MovePlan, MoveProgram};
 
 /// Returns whether a plan is of a program that [`check`] compares.
-pub(super) fn is_grouped(plan: &MovePlan) -> bool {
-    matches!(plan.program, MoveProgram::PaddedEnds | MoveProgram::GroupScales)
+pub(super) fn follows_from_data(plan: &MovePlan) -> bool {
+    matches!(
+        plan.program,
+        MoveProgram::PaddedEnds
+            | MoveProgram::GroupScales
+            | MoveProgram::GroupRows
+            | MoveProgram::ScatterAdd { .. }
+            | MoveProgram::TopK { .. }
+    )
 }
 
 /// Compares the operands and numbers of a plan with those of its op.
@@ -18,13 +25,29 @@ pub(super) fn check(program: &Program, plan: &MovePlan) -> Result<(), String> {
         let shape = &module.ty(*operation.operands.get(operand)?).shape;
         shape.get(axis).cloned()
     };
+    let elements = [operation.operands[0], plan.results[0]].map(|value| module.ty(value).element);
+    let first_of_result = module.ty(plan.results[0]).shape.first().cloned();
+    let last_of_operand = module.ty(operation.operands[0]).shape.last().cloned();
     let expected: Option<Vec<Dim>> = match (&operation.kind, plan.program) {
         (OpKind::PaddedEnds { multiple }, MoveProgram::PaddedEnds) => {
             [dim(0, 0), Some(Dim::fixed(u64::from(*multiple)))].into_iter().collect()
         }
         (OpKind::GroupScales, MoveProgram::GroupScales) => {
-            let padded = module.ty(plan.result).shape.first().cloned();
+            let padded = first_of_result;
             [dim(0, 0), dim(0, 1), dim(1, 0), padded].into_iter().collect()
+        }
+        (OpKind::GroupRows { groups }, MoveProgram::GroupRows) => {
+            let count = dim_product(&module.ty(operation.operands[0]).shape);
+            [count, last_of_operand, Some(Dim::fixed(u64::from(*groups)))].into_iter().collect()
+        }
+        (OpKind::ScatterAdd, MoveProgram::ScatterAdd { from, to }) if [from, to] == elements => {
+            let row = module.ty(operation.operands[0]).shape.get(1..).and_then(dim_product);
+            [dim(1, 0), first_of_result, row].into_iter().collect()
+        }
+        (OpKind::TopK { k }, MoveProgram::TopK { element }) if element == elements[0] => {
+            let rows = module.ty(operation.operands[0]).shape.split_last();
+            let rows = rows.and_then(|(_, rows)| dim_product(rows));
+            [rows, last_of_operand, Some(Dim::fixed(u64::from(*k)))].into_iter().collect()
         }
         _ => return Err("the program of the plan is not that of the op".to_owned()),
     };

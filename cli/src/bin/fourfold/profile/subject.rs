@@ -88,9 +88,11 @@ fn sum(values: impl IntoIterator<Item = Value>, bytes: impl Fn(Value) -> Option<
 
 /// The bytes that a move reads. It may select elements or repeat them, so it needs at most as many as it writes.
 fn moved(plan: &MovePlan, segment: &Segment, bytes: impl Fn(Value) -> Option<u64>) -> Option<u64> {
-    let moves = |value: &Value| Some(bytes(*value)?.min(bytes(plan.result)?));
+    let moves = |value: &Value| Some(bytes(*value)?.min(bytes(plan.results[0])?));
     match (plan.program, &plan.operands[..]) {
-        (MoveProgram::Concat { .. }, _) | (_, []) => sum(segment.inputs.iter().copied(), bytes),
+        (MoveProgram::ScatterAdd { .. } | MoveProgram::TopK { .. }, _)
+        | (MoveProgram::Concat { .. }, _)
+        | (_, []) => sum(segment.inputs.iter().copied(), bytes),
         (_, [operand, indices @ ..]) => moves(operand)?.checked_add(sum(indices.iter().copied(), &bytes)?),
     }
 }
