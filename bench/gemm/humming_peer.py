@@ -68,7 +68,7 @@ class Humming(Peer):
     def tuning_config(self, config, shape, device):
         """Returns the package's heuristic choice for M rows."""
         chosen = dict(self.package.tune.get_heuristics_config(config, shape_m=shape.m, device=device))
-        # The protocol for all peers: consecutive GEMMs do not overlap.
+        # The protocol for all peers: no GEMM begins before the previous one has ended.
         chosen["use_pdl"] = False
         return json.dumps(chosen)
 

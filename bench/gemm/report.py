@@ -216,9 +216,9 @@ and operations / 790 TFLOP/s; &ldquo;of run&rdquo; uses this run's own ceilings 
 <h2>Method</h2>
 <p>CUDA graphs of {protocol["calls_per_graph"]} GEMMs over rotating operands that take more than three times the L2
 cache, the columns replayed in turns. Times are medians of {protocol["replays"] or "several"} replays after
-{protocol["warm_up_s"]} s of warm-up. An untimed replay of the same graph precedes each. Consecutive GEMMs do not
-overlap. All columns get the same random codes and scales. Outputs are poisoned before the last replay, and every
-element is compared with the exact sum.</p>
+{protocol["warm_up_s"]} s of warm-up. An untimed replay of the same graph precedes each. No GEMM reads before the
+previous one has ended. All columns get the same random codes and scales. Outputs are poisoned before the last replay,
+and every element is compared with the exact sum.</p>
 <p>{escape(labels)}.</p>
 <p>{escape(environment["gpu"])}, {environment["multiprocessors"]} multiprocessors,
 driver {escape(str(environment["driver"]))}, torch {escape(environment["torch"])},

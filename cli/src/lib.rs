@@ -33,7 +33,7 @@
 //! let backend = Options::default().target("sm_90a").device(DeviceChoice::None);
 //!
 //! let plan = explain(file, &backend)?;
-//! assert_eq!((plan.kernels, plan.segments.len()), (2, 7));
+//! assert_eq!((plan.kernels, plan.segments.len()), (2, 5));
 //!
 //! // Without a GPU, everything runs on the CPU fallback and is compared all the same.
 //! let report = replay(file, &ReplayOptions { backend, ..ReplayOptions::default() }, &|_| {})?;

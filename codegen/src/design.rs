@@ -71,7 +71,7 @@ impl Design {
         }
     }
 
-    /// Returns whether scales of an A without groups are linear.
+    /// Returns whether the kernel has no groups and reads linear scales of A.
     pub(crate) fn reads_linear_scales(&self) -> bool {
         match self {
             Design::Cutlass(_) => false,

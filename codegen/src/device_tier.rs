@@ -12,11 +12,11 @@ const MAX_EXTENT: u64 = i32::MAX as u64;
 /// whose extent may be that of a tensor.
 const MAX_JOINED_EXTENT: u64 = 1 << 40;
 
-/// Threads read the ends of all groups before theirs.
+/// The work of a kernel grows with the square of the groups, or with groups times ids.
 const MAX_GROUPS: u64 = 1 << 16;
 
-/// A warp examines all elements of a row for each of its k greatest elements. Beyond this product of the two it takes
-/// several milliseconds.
+/// A warp examines all elements of a row for each of its k greatest elements. Beyond this product of k and the row's
+/// length, a row takes several milliseconds.
 const MAX_EXAMINED: u64 = 1 << 24;
 
 /// The device tier of every GPU target; `formats` are those of quantization kernels.

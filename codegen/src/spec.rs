@@ -201,8 +201,10 @@ impl ScaledMmaSpec {
         let [of_a, of_b] = format.map_or([WIDE; 2], |format| targets::operand_alignment(format, target));
         let is_weight_only = format.is_some_and(BlockFormat::is_weight_only);
         let mut operands = vec![Role { alignment: of_a, ..Role::tensor("a", a, &["L", "M", "K"]) }];
-        // The number of linear scales is no product of extents, either.
-        operands.extend((!is_weight_only).then(|| Role::padded_scales("sfa", scale)));
+        // The number of linear scales is no product of extents, either. Without groups they may begin at any byte.
+        let alignment = if configuration.reads_linear_scales() { 1 } else { WIDE };
+        let sfa = || Role { alignment, ..Role::padded_scales("sfa", scale) };
+        operands.extend((!is_weight_only).then(sfa));
         let groups = configuration.groups();
         let matrices = if groups.is_some() { "E" } else { "L" };
         operands.extend([

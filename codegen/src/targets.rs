@@ -33,7 +33,7 @@ pub struct Target {
     quantizes_apart: bool,
     /// True if an epilogue pairs columns.
     pairs: bool,
-    /// True if kernels read linear scales of A, too.
+    /// True if kernels read linear scales of A as well as blocked ones.
     reads_linear_scales: bool,
 }
 

@@ -153,7 +153,7 @@ pub struct FormatCapability {
     pub pointer_alignment: u32,
     /// True if one launch computes several matrices (L > 1).
     pub batched: bool,
-    /// True if kernels of a `scaled_mma` read a linear sfa, too.
+    /// True if kernels of a `scaled_mma` read a linear sfa as well as a blocked one.
     pub has_linear_scales: bool,
     /// The largest E of a `grouped_scaled_mma`; absent if the target has no kernel for it.
     pub max_groups: Option<u64>,

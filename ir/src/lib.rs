@@ -72,7 +72,7 @@
 //! `group_scales` of linear scales `[T, K/V]`, `i32` ends `[E]` and sfa_ends `[E]` gives blocked scales `[P, K/V]`, in which
 //! each group of rows begins with a tile of 128 rows. With 0 before the first of either, row `ends[e-1] + i` of group e
 //! becomes row `sfa_ends[e-1] + i`. Every other row is zero. Each sfa_end is a multiple of 128, at least the end of the
-//! group's own rows, and at most P. Another one is an error of the run.
+//! group's own rows, and at most P. Another one is an error of the run; with a kernel, the scales are then undefined.
 //!
 //! # Movement
 //!
@@ -104,12 +104,13 @@
 //!   greater than any number, and -0 equals 0. Of equal elements the first comes first.
 //! - `group_rows` of `i32` ids gives the positions of ids in row-major order, sorted stably by id; the position divided by
 //!   the last extent, which is the row; and for each group g the number of ids up to g. An id outside 0 <= id < `groups`
-//!   is an error of the run.
+//!   is an error of the run; a kernel takes the nearest group instead.
 //! - `padded_ends` of `i32` ends gives the ends of the same groups after each is padded to a multiple of `multiple` rows:
 //!   with 0 before the first end, the difference of two ends is rounded up. An end below the one before it, or a sum
-//!   beyond `i32`, is an error of the run.
+//!   beyond `i32`, is an error of the run; a kernel takes the nearest allowed one instead.
 //! - `scatter_add` adds row i of x to row `indices[i]` of the result, by ascending i. Each addition rounds to f32; the first
 //!   addend is the sum so far, and 0 is the sum of none. The sum rounds once more, to the result type.
+//!   An index outside the result is an error of the run; a kernel skips the row.
 //!
 //! # Numerics
 //!

@@ -1,6 +1,6 @@
 //! Constraints on a call: conditions that must hold before a kernel is launched.
 
-use fourfold_ir::{Dim, GridCapability, Matmul, Module, OperandShape, SymbolValues};
+use fourfold_ir::{Dim, GridCapability, Matmul, Module, OperandShape, ScaleLayout, SymbolValues};
 
 use crate::geometry::{
     Divides, extent_limits, launched_extents, max_tile_count, scale_bytes, scale_operands, tile_count,
@@ -167,12 +167,14 @@ fn alignments(
     read: &[EpilogueOperand],
     outputs: &[KernelOutput],
 ) -> Vec<Constraint> {
-    let Root { capability, operands, .. } = root;
+    let Root { matmul, capability, operands, .. } = root;
     let alphas = operands.alpha.filter(|alpha| !module.ty(*alpha).is_scalar());
     let wide = capability.pointer_alignment;
     let vectors = read.iter().filter(|read| read.shape != OperandShape::Scalar).map(|read| read.value);
     let [of_a, of_b] = capability.operand_alignment;
-    let scales_of_a = operands.sfa.map(|sfa| (sfa, wide));
+    // Linear scales of an A without groups may begin at any byte.
+    let is_wide = matmul.groups.is_some() || matmul.sfa_layout != Some(ScaleLayout::Linear);
+    let scales_of_a = operands.sfa.filter(|_| is_wide).map(|sfa| (sfa, wide));
     let read = [Some((operands.a, of_a)), scales_of_a, Some((operands.b, of_b)), Some((operands.sfb, wide))]
         .into_iter()
         .flatten()

@@ -50,7 +50,7 @@ pub(crate) struct TypeEnvironment {
     pub(crate) leaves: Vec<Type>,
     /// The element type of the `scaled_mma`.
     pub(crate) accumulator: ElementType,
-    /// True if rows of A are in groups, and its scales are linear.
+    /// True if the scales of A are linear.
     pub(crate) has_linear_sfa: bool,
     /// The element types of outputs whose multiple of N this region's N can satisfy.
     pub(crate) writable: Vec<ElementType>,

@@ -73,7 +73,7 @@ pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) 
     Some(Plan::Move(MovePlan { op, program: copy, operands, results, extents, constraints }))
 }
 
-/// The largest value of a number of a call.
+/// Returns the limit of an extent.
 fn limit_of(copy: MoveProgram, name: &str, capability: &MoveCapability) -> u64 {
     match (copy, name) {
         (MoveProgram::PaddedEnds | MoveProgram::GroupScales | MoveProgram::GroupRows, "E") => {

@@ -224,7 +224,7 @@ pub struct ScaledMmaPlan {
     pub a: Value,
     /// The scales of A; absent beside a 16-bit A.
     pub sfa: Option<Value>,
-    /// True if `sfa` is linear: for groups without tiles of their own, and where the target's kernels read it.
+    /// True if `sfa` is linear: of groups without whole tiles, or without groups if the target's kernels read it.
     pub linear_sfa: bool,
     /// B, `[.., N, K]`.
     pub b: Value,

@@ -38,7 +38,7 @@ pub struct Configuration {
     pub format: BlockFormat,
     /// The groups of rows; absent in a `scaled_mma`. A bound on M in the table is then one on the mean rows of a group.
     pub groups: Option<Groups>,
-    /// True if scales of an A without groups are linear.
+    /// True if the kernel has no groups and reads linear scales of A.
     pub linear_sfa: bool,
     /// The tiles in the source, a subset of [`TILES`](super::TILES), the smallest first.
     pub variants: Vec<Tile>,

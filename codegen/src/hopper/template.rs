@@ -103,7 +103,7 @@ pub(crate) struct Context {
     is_mx: bool,
     /// The groups of rows, if any.
     groups: Option<GroupsView>,
-    /// True if scales of an A without groups are linear.
+    /// True if the kernel has no groups and reads linear scales of A.
     linear_sfa: bool,
     /// The element types of A and B.
     element_a: &'static str,

@@ -66,8 +66,8 @@ impl MoveSpec {
         self.program.signature()
     }
 
-    /// The roles of a call: the operands `x0`, .., then the results `y0`, ... The kernel reports every size in bytes,
-    /// because kernels depend on the width of elements only.
+    /// The roles of a call: the operands `x0` and so on, then the results `y0` and so on. The kernel reports every
+    /// size in bytes, because most kernels depend on the width of elements only.
     pub fn interface(&self) -> Interface {
         let element = match self.unit() {
             1 => ElementType::I1,

@@ -26,17 +26,17 @@ const GROUP_SCALES: &str = "\
 
 /// The comment above a kernel that computes ends.
 const PADDED_ENDS: &str = "\
-// A warp computes 32 ends from all ends before them. An end of x0 below the one before it counts as that, and no result
-// exceeds 2^31 - 1.";
+// A warp computes 32 ends from all ends before them. An end of x0 below the one before it is replaced by that one,
+// and no result exceeds 2^31 - 1.";
 
 /// The comment above a kernel that sorts ids.
 const GROUP_ROWS: &str = "\
 // A CTA has one group. It counts the ids of groups before its own, and then writes its positions in ascending order. An
-// id of x0 outside of the groups counts as that of the nearest.";
+// id of x0 outside of the groups is clamped to them.";
 
 /// The comment above a kernel that adds rows.
 const SCATTER_ADD: &str = "\
-// A CTA has a tile of one row of y0. It adds the rows of x0 with this index in ascending order, in f32, and rounds once.
+// A CTA has a tile of one row of y0. It adds the rows of x0 whose index is that row, in ascending order, in f32, and rounds once.
 // So the order of sums does not depend on other CTAs. A row of x0 whose index is outside of y0 is left out.";
 
 /// The comment above a kernel that selects elements.
@@ -118,7 +118,7 @@ struct Parts {
     axes: usize,
     operands: u32,
     to_blocked: bool,
-    /// The types of numbers that are read and written.
+    /// The element types that are read and written; empty for copies.
     types: [&'static str; 2],
 }
 
@@ -269,7 +269,7 @@ fn routing_parts(program: MoveProgram, common: Parts) -> Parts {
         },
         _ => Parts {
             about: GROUP_ROWS,
-            formula: "y0 = the positions of x0, sorted by id; y1 = y0 / c; y2[e] = the number of ids up to e",
+            formula: "y0 = the positions of x0, sorted by id; y1 = y0 / c; y2[e] = the number of ids <= e",
             device: concat!(include_str!("device/masks.cuh"), include_str!("device/group_rows.cuh")),
             host: include_str!("device/group_rows_host.cuh"),
             operand_bytes: vec![positions()],

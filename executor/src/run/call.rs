@@ -64,8 +64,7 @@ impl Call<'_> {
     }
 }
 
-/// The results of an empty problem: tensors without elements, reductions and sums over nothing, padding, and ends of empty
-/// groups.
+/// Returns the results of a problem without elements: empty tensors, reductions and sums over nothing, or zeros.
 pub(super) fn results_of_nothing(
     program: &Program,
     plan: &Plan,

@@ -320,7 +320,8 @@ impl<'a> Checker<'a> {
         let [of_a, of_b] = rules.operand_alignment;
         let wide = |value: Value| (value, rules.pointer_alignment);
         let mut pointers = vec![(a, of_a), (b, of_b), wide(sfb)];
-        pointers.extend(sfa.into_iter().chain(c).chain(read).map(wide));
+        let any_byte = plan.groups.is_none() && plan.linear_sfa;
+        pointers.extend(sfa.filter(|_| !any_byte).into_iter().chain(c).chain(read).map(wide));
         let alphas = if plan.groups.as_ref().is_some_and(|it| it.has_alphas) { alpha } else { None };
         pointers.extend(offsets.into_iter().chain(sfa_ends).chain(alphas).map(|value| (value, 4)));
         for output in &plan.outputs {

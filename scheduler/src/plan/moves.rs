@@ -5,8 +5,8 @@ use fourfold_ir::{Dim, ElementType, Op, ScaleLayout, Value};
 use super::Constraint;
 
 /// The plan of a kernel that copies elements bit for bit: `transpose`, `broadcast`, `slice`, `pad`, `concat`, `gather`,
-/// `swizzle_scales` or `group_scales`; or of `padded_ends`, whose result says where the last of them puts scales. The ops
-/// that route rows, `top_k`, `group_rows` and `scatter_add`, also have one kernel each.
+/// `swizzle_scales` or `group_scales`. Also that of `padded_ends`, `top_k`, `group_rows` or `scatter_add`, which compute
+/// and have one kernel each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MovePlan {
     /// The op.
@@ -58,7 +58,7 @@ pub enum MoveProgram {
     },
     /// `padded_ends` of ends `[E]`, with groups padded to a multiple of R rows.
     ///
-    /// An end below the one before it counts as that. A padded end is at most 2^31 - 1.
+    /// An end below the one before it is replaced by that one. A padded end is at most 2^31 - 1.
     PaddedEnds,
     /// `group_scales` of scales `[M, B]`, ends `[E]` and sfa_ends `[E]` to blocked scales `[P, B]`.
     ///
@@ -66,7 +66,7 @@ pub enum MoveProgram {
     GroupScales,
     /// `group_rows` of M ids in rows of C, for E groups.
     ///
-    /// An id outside of 0..E counts as that of the nearest group.
+    /// An id outside of 0..E is clamped to the groups.
     GroupRows,
     /// `scatter_add` of x `[M, C]` at indices `[M]` to `[N, C]`.
     ///

@@ -81,7 +81,7 @@ impl Draft {
             None => self.new_pair(is_mx, scale, block),
         };
         self.read(&codes.name, false);
-        // Scales that a swizzle makes are an output, too. Otherwise kernels of other sources would read them as they are.
+        // Swizzled scales stay an output. Otherwise normalization would drop the swizzle, and the kernel have another source.
         if scales.origin != Origin::Move {
             self.read(&scales.name, false);
         }

@@ -1005,16 +1005,17 @@ int main(int count, char **) {
   Device const device{static_cast<int32_t>(number()), 0};
   simulation::chance.seed(static_cast<unsigned>(number()));
   int64_t const variant = number();  // negative: the table selects it
-  auto const input = [&]() -> void * {
+  auto const input = [&](size_t offset = 0) -> void * {
     size_t const bytes = number();
-    uint8_t *result = guarded(bytes);
+    uint8_t *result = guarded(bytes + offset) + offset;
     if (std::fread(result, 1, bytes, stdin) != bytes) {
       simulation::fail("the input ends");
     }
     return bytes == 0 ? nullptr : result;
   };
   Pointers pointers{};
-  pointers.a = input(), pointers.sfa = input(), pointers.b = input(), pointers.sfb = input(), pointers.c = input();
+  // Linear scales of an A without groups may begin at any byte.
+  pointers.a = input(), pointers.sfa = input(kLinearSfa && !kGrouped ? 1 + problem.m % 4 : 0), pointers.b = input(), pointers.sfb = input(), pointers.c = input();
   pointers.alpha = static_cast<float const *>(input()), pointers.beta = static_cast<float const *>(input());
   void const *const offsets = input(), *const sfa_ends = input();
   read_groups(problem, pointers, offsets, sfa_ends, number());

@@ -50,7 +50,8 @@ struct alignas(64) SmallMParameters {
 // The groups of rows of A (tiled/groups.cuh): the end of each, and their number. If kMasked: the rows of each, and the rows
 // of a matrix of A.
 constexpr int kMaxGroups = 512;
-// True if scales of A are in the order of its elements. A group begins at any row, but the blocked layout has tiles of rows.
+// True if scales of A are row-major. Groups need this, as one may begin inside a tile of rows. Without groups, scales may
+// have either layout.
 constexpr bool kLinearSfa = kHasScalesA && !kBlockedSfa;
 struct GroupParameters {
   uint32_t const *offsets;

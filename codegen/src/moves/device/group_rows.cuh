@@ -9,7 +9,7 @@ struct Parameters {
 };
 
 #ifndef FOURFOLD_HOST
-// The group of an id. An id outside of the groups counts as the nearest.
+// The group of an id. An id outside of the groups is clamped to them.
 __device__ __forceinline__ uint64_t group_of(Parameters const &p, uint64_t position) {
   int32_t const id = p.ids[position];
   uint64_t const group = id > 0 ? static_cast<uint64_t>(id) : 0;

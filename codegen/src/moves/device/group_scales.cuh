@@ -11,7 +11,7 @@ struct Parameters {
   uint64_t packets, ctas;
 };
 
-// The rows of scales that a tile has, of which the first may be none.
+// The range of rows of x0 in a tile. It is empty if begin >= end.
 struct Rows {
   uint64_t begin, end;
 };
@@ -26,7 +26,7 @@ __device__ __forceinline__ Rows rows_of(Parameters const &p, uint64_t row) {
   for (uint64_t next = 0; next < p.groups; next += 32) {
     bool const is_group = next + lane < p.groups;
     int32_t const of_rows = is_group ? p.ends[next + lane] : 0, of_scales = is_group ? p.scale_ends[next + lane] : 0;
-    // The first group whose scales end after the row has it. An end below one before it counts as that.
+    // The row belongs to the first group whose scales end after it.
     uint32_t const after = __ballot_sync(kWarp, of_scales > static_cast<int64_t>(row));
     uint32_t const found = after == 0 ? 32 : __ffs(after) - 1;
     begin = lane < found && of_rows > begin ? of_rows : begin;
@@ -38,7 +38,7 @@ __device__ __forceinline__ Rows rows_of(Parameters const &p, uint64_t row) {
   }
   begin = __reduce_max_sync(kWarp, begin);
   first = __reduce_max_sync(kWarp, first);
-  // No end before that of the group is after the row, so the difference is not negative.
+  // All earlier ends of scales are at most the row, so the difference is not negative.
   uint64_t const within = row - static_cast<uint64_t>(first), last = end > 0 ? static_cast<uint64_t>(end) : 0;
   return {static_cast<uint64_t>(begin) + within, last < p.rows ? last : p.rows};
 }

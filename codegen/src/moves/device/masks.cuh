@@ -2,8 +2,8 @@
 constexpr int kWords = kTurns * kThreads / 32;
 
 #ifndef FOURFOLD_HOST
-// Sets the bits of the positions for whose turn `is_set` holds. All threads may read the masks afterwards. Calls that
-// follow each other must set two arrays in turns.
+// Sets the bit of each position for which `is_set(turn)` is true. All threads may read the masks afterwards. Consecutive
+// calls must alternate between two arrays.
 template <class IsSet>
 __device__ __forceinline__ void set_masks(uint32_t *masks, IsSet const &is_set) {
 #pragma unroll

@@ -1,7 +1,7 @@
 struct Parameters {
   int32_t const *ends;
   int32_t *to;
-  // Rows of which each padded group has a multiple.
+  // The multiple to which groups are padded, in rows.
   Divisor multiple;
   // Groups.
   uint64_t packets, ctas;
@@ -15,7 +15,7 @@ FOURFOLD_BOTH inline uint32_t rounded_up(uint32_t rows, Divisor const &multiple)
 }
 
 #ifndef FOURFOLD_HOST
-// Joins the value of each lane with those of all lanes before it.
+// Inclusive scan over the lanes of a warp.
 template <class Join>
 __device__ __forceinline__ uint32_t scan(uint32_t value, Join const &join) {
   uint32_t const lane = threadIdx.x % 32;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void move(Parameters const &p) {
   uint32_t const lane = threadIdx.x % 32;
   for (int turn = 0; turn < kTurns; ++turn) {
     uint64_t const number = (static_cast<uint64_t>(blockIdx.x) * kTurns + turn) * kThreads + threadIdx.x;
-    // A warp sums all groups before its own again. Its lanes stay together.
+    // Each warp sums all earlier groups itself. Its lanes stay together.
     uint64_t const first = number - lane;
     if (first >= p.packets) {
       return;

@@ -1,5 +1,5 @@
 using Code = {{ "uint32_t" if unit == 4 else "uint16_t" }};
-// The place of a code's bits in a word, and the bits of infinity there.
+// The shift that puts a code into the upper bits of a word, and infinity so shifted.
 constexpr uint32_t kShift = {{ 32 - 8 * unit }}, kInfinity = {{ "0x7C000000u" if from == "F16" else "0x7F800000u" }};
 
 struct Parameters {

@@ -1,5 +1,5 @@
-//! Compares a plan whose bytes follow from data with its op: `padded_ends`, `group_scales`, `group_rows`, `scatter_add` or
-//! `top_k`. The numbers of the plan must be those of the op's types.
+//! Compares the plan of an op that is no fixed copy with the op: `padded_ends`, `group_scales`, `group_rows`,
+//! `scatter_add` or `top_k`. The extents of the plan must be those of the op's types.
 
 use fourfold_ir::{Dim, OpKind, Program, dim_product};
 
@@ -56,6 +56,6 @@ pub(super) fn check(program: &Program, plan: &MovePlan) -> Result<(), String> {
     }
     match expected {
         Some(expected) if plan.extents == expected => Ok(()),
-        _ => Err("the numbers of the plan are not those of the types of the op".to_owned()),
+        _ => Err("the extents of the plan differ from those of the types of the op".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! The layout of scales: swizzles go where the target's kernels read linear scales of A, and come where they do not.
+//! The layout of scales: swizzles are removed where the target's kernels read linear scales of A, and inserted elsewhere.
 
 use expect_test::{Expect, expect};
 use fourfold_codegen::capabilities;
@@ -41,7 +41,7 @@ fn products_read_linear_scales() {
 }
 
 #[test]
-fn a_swizzle_that_is_needed_anyway_remains() {
+fn a_swizzle_remains_for_other_users_params_and_targets() {
     let d = product("d", "%a", "%s");
     let unchanged = |inputs: &str, body: &str, target: &str| {
         let program = function(inputs, body);

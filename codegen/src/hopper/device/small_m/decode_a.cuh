@@ -49,8 +49,8 @@ struct SmallMDecodeA {
     unsigned const of_row = small_m_row_bytes_a(p) * 8 / kBitsA / kScaleVector;
     uint8_t const *const row = of.sfa + m * of_row;
     if constexpr (!kMx) {
-      // K is a multiple of 32, so rows begin at even bytes.
-      return load_ordered(reinterpret_cast<uint16_t const *>(row + min(of_block + t * 2, of_row - 2)));
+      uint8_t const *const two = row + min(of_block + t * 2, of_row - 2);
+      return load_ordered(two) | static_cast<uint32_t>(load_ordered(two + 1)) << 8;
     } else if constexpr (kPartsB == 1) {
       return load_ordered(row + min(of_block + t, of_row - 1));
     } else {

@@ -203,7 +203,7 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
     source.prefetch_first();
   }
   // The kernel may begin before its operands are written, so it reads nothing before this wait. It does not execute
-  // launch_dependents, which saves 0.3 us between such kernels alone, and nothing in a block of a model.
+  // launch_dependents, which saves 0.3 us between small-M kernels in a row, but nothing in a block of a model.
   grid_dependency_wait();
   // A is loaded first, because every multiplication needs it.
   SmallMDecodeA<kTileM> const pieces(p, matrix, work);

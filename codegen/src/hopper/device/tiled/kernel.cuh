@@ -141,7 +141,7 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
     }
   }
   __syncthreads();
-  // The next kernel may begin on SMs without a CTA. It waits for this one before it accesses memory.
+  // The next kernel may begin on idle SMs. It executes griddepcontrol.wait before its first read.
   launch_dependents();
   if (warp == kProducerWarpB && kGrouped) {
     producer.begin(p, smem, 0);
