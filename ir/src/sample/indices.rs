@@ -2,7 +2,7 @@
 
 use super::SplitMix64;
 use crate::bind::concrete_dims;
-use crate::entities::Value;
+use crate::entities::{Op, Value};
 use crate::numeric::TILE_ROWS;
 use crate::ops::OpKind;
 use crate::program::Program;
@@ -85,7 +85,13 @@ pub(super) fn accepted(program: &Program, value: Value, symbols: &SymbolValues) 
             (found, numbers) => found.or(numbers),
         };
     }
-    found
+    // `padded_ends` accepts any number of rows. Other users have rows.
+    let is_padded = |op: &Op| matches!(module.ops[*op].kind, OpKind::PaddedEnds { .. });
+    let of_padded = || {
+        let padded = program.facts().users(value).iter().any(is_padded);
+        extent_of(value, 0).filter(|_| padded).map(|groups| Numbers::Ends(groups.saturating_mul(100)))
+    };
+    found.or_else(of_padded)
 }
 
 /// Draws `count` numbers. `seed` is that of the recipe, which selects the [distribution](super::Distribution).

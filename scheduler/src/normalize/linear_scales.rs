@@ -92,13 +92,19 @@ fn reads(draft: &Draft, layouts: &Layouts, op: Op, sfa: Value) -> bool {
 /// rule of this module.
 pub(crate) fn swizzle(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
     let mut wanted = Vec::new();
+    let mut quantized: HashMap<Value, bool> = HashMap::new();
     for (op, operation) in draft.module.ops.iter().filter(|(op, _)| !draft.note(*op).gone) {
-        let Some(Scales { positions: [of_a, of_b], reads_linear_a }) = layouts.scales(draft, op) else {
-            continue;
-        };
-        for position in of_a.filter(|_| !reads_linear_a).into_iter().chain(of_b) {
+        let Some(Scales { positions, reads_linear_a }) = layouts.scales(draft, op) else { continue };
+        for (index, position) in positions.into_iter().enumerate() {
+            let Some(position) = position else { continue };
             let scales = operation.operands[position];
-            if draft.module.ty(scales).layout == Some(ScaleLayout::Linear) {
+            if draft.module.ty(scales).layout != Some(ScaleLayout::Linear) {
+                continue;
+            }
+            let of_a = index == 0;
+            let mut is_quantized =
+                || *quantized.entry(scales).or_insert_with(|| is_only_multiplied(draft, layouts, scales));
+            if !(of_a && reads_linear_a) || is_quantized() {
                 wanted.push((op, position, scales));
             }
         }
@@ -116,4 +122,20 @@ pub(crate) fn swizzle(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool
         draft.set_operand(*op, *position, blocked);
     }
     !wanted.is_empty()
+}
+
+/// Returns whether a `block_quantize` of the program makes these scales for products only. It then writes blocked ones
+/// instead (`sharing.rs`), and may join the kernel before it.
+fn is_only_multiplied(draft: &Draft, layouts: &Layouts, scales: Value) -> bool {
+    let multiplies = |op: &Op| {
+        let positions = layouts.scales(draft, *op).map(|found| found.positions);
+        let operands = &draft.module.ops[*op].operands;
+        positions.is_some_and(|positions| {
+            let as_scales = positions.into_iter().flatten().filter(|at| operands[*at] == scales).count();
+            operands.iter().filter(|operand| **operand == scales).count() == as_scales
+        })
+    };
+    matches!(draft.definition(scales), Some((_, OpKind::BlockQuantize { .. })))
+        && !draft.is_output(scales)
+        && draft.users(scales).iter().all(multiplies)
 }
