@@ -220,8 +220,8 @@ pub const PROGRAMS: [Program; 8] = [
     ),
 ];
 
-/// Programs of `LINEAR_VALUES`: all widths of A and of B.
-pub const LINEAR_PROGRAMS: [Program; 5] = [
+/// Programs of `LINEAR_VALUES`: each way of loading scales, and each width of A.
+pub const LINEAR_PROGRAMS: [Program; 3] = [
     values(
         "nvfp4_linear_values",
         BlockFormat::NVFP4,
@@ -229,22 +229,10 @@ pub const LINEAR_PROGRAMS: [Program; 5] = [
         "nvfp4 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
     ),
     values(
-        "mxfp4_linear_values",
-        BlockFormat::MXFP4,
-        LINEAR_VALUES,
-        "mxfp4 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
-    ),
-    values(
         "mxfp8_mxfp4_linear_values",
         BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
         LINEAR_VALUES,
         "mxfp8 x mxfp4 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
-    ),
-    values(
-        "mxfp8_linear_values",
-        BlockFormat { a: ElementType::F8E4M3FN, b: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 },
-        LINEAR_VALUES,
-        "mxfp8 linear alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
     ),
     values(
         "mxfp4_mxfp8_linear_values",

@@ -95,10 +95,15 @@ fn a_quantization_for_products_writes_blocked_scales() {
     let quantize = "  %q, %s = block_quantize %x, %g {block = 16} : \
                     tensor<[37, 96], f4E2M1FN>, tensor<[37, 6], f8E4M3FN, linear>\n";
     let product = "  %d = scaled_mma %q, %s, %q, %s {block = 16} : tensor<[37, 37], f32>\n";
-    check(inputs, &format!("{quantize}{product}  return %d"), "sm_90a", expect![[r#"
+    check(
+        inputs,
+        &format!("{quantize}{product}  return %d"),
+        "sm_90a",
+        expect![[r#"
         %q, %s.blocked = block_quantize %x, %g {block = 16} : tensor<[37, 96], f4E2M1FN>, tensor<[37, 6], f8E4M3FN, blocked>  ; from q: kernel-reads-blocked-scales, quantize-gives-blocked-scales
         %d = scaled_mma %q, %s.blocked, %q, %s.blocked {block = 16} : tensor<[37, 37], f32>
-    "#]]);
+    "#]],
+    );
     // The linear scales are needed anyway.
     let product = product.replace("%q, %s {", "%q, %y {");
     let program = function(inputs, &format!("{quantize}{product}  return %d, %s"));
