@@ -160,10 +160,10 @@ impl ScaledMmaSpec {
     /// The signature: a description of operands and outputs, such as `nvfp4 alpha c=bf16 beta row=f16
     /// matrix=bf16 d=bf16`.
     ///
-    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows, `blocked` if
-    /// scales of A are blocked for each group, `linear` if they are linear without groups, `pair` if the epilogue pairs
-    /// columns,
-    /// `alpha`, C and `beta` if present, the epilogue's operands in order, and the outputs in order. An output is one of:
+    /// The format comes first, then `grouped`, `grouped_alpha`, `masked` or `masked_alpha` for groups of rows. Next is the
+    /// layout of the scales of A: `blocked` if they are blocked for each group, `linear` if they are linear without groups.
+    /// Then follow, where present, `pair` for an epilogue that pairs columns, `alpha`, C and `beta`. The epilogue's operands
+    /// and the outputs come last, each in order. An output is one of:
     /// - a value, `d=bf16`
     /// - codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the operand position of the per-tensor scale, or
     ///   `q=f8E5M2:f8E8M0FNU/32:floor`

@@ -36,7 +36,8 @@ const GROUP_ROWS: &str = "\
 
 /// The comment above a kernel that adds rows.
 const SCATTER_ADD: &str = "\
-// A CTA has a tile of one row of y0. It adds the rows of x0 whose index is that row, in ascending order, in f32, and rounds once.
+// A CTA has a tile of one row of y0. It adds the rows of x0 whose index is that row, in ascending order, in f32, and
+// rounds once.
 // So the order of sums does not depend on other CTAs. A row of x0 whose index is outside of y0 is left out.";
 
 /// The comment above a kernel that selects elements.

@@ -418,7 +418,7 @@ fn of_plan(plan: &MovePlan, numbers: &[u64], at: u64, indices: &dyn Fn(u64) -> u
             let (row, block) = (at / blocks, at % blocks);
             Some(Byte::Operand(x, blocked(row / rows, row % rows, block, rows, blocks)?))
         }
-        // Which byte it is depends on data.
+        // The byte depends on data.
         MoveProgram::PaddedEnds
         | MoveProgram::GroupScales
         | MoveProgram::GroupRows

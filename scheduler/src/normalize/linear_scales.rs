@@ -1,5 +1,6 @@
 //! The layout of the scales of products, for a target. Where its kernels read linear scales of A, the swizzle before a
-//! `scaled_mma` is dropped, which saves a launch. Other linear scales are swizzled, if the target has kernels for the format.
+//! `scaled_mma` is dropped, which saves a launch. Other linear scales are swizzled, if the target has kernels for the
+//! format.
 
 use std::collections::HashMap;
 
@@ -51,8 +52,8 @@ struct Scales {
     reads_linear_a: bool,
 }
 
-/// Removes a swizzle that only products use, as their sfa: they read its operand. Returns true if something changed. Scales
-/// of a `param` stay swizzled, which happens once. `rule` is the position of the first rule of this module.
+/// Removes a swizzle that only products use, as their sfa: they read its operand. Returns true if something changed.
+/// Scales of a `param` stay swizzled, which happens once. `rule` is the position of the first rule of this module.
 pub(crate) fn read_linear(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
     let swizzles: Vec<(Op, Value, Value)> = draft
         .module
@@ -88,8 +89,8 @@ fn reads(draft: &Draft, layouts: &Layouts, op: Op, sfa: Value) -> bool {
     reads_linear && operands.get(SFA) == Some(&sfa) && uses == 1
 }
 
-/// Swizzles linear scales that the target's kernels do not read; returns true if something changed. `rule` is the position of the second
-/// rule of this module.
+/// Swizzles linear scales that the target's kernels do not read; returns true if something changed. `rule` is the position
+/// of the second rule of this module.
 pub(crate) fn swizzle(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
     let mut wanted = Vec::new();
     let mut quantized: HashMap<Value, bool> = HashMap::new();

@@ -203,9 +203,9 @@ impl Plan {
     /// also reports. A library with another signature is not launched for this plan.
     ///
     /// The signature of a `scaled_mma` starts with the format, and `grouped`, `grouped_alpha`, `masked` or `masked_alpha` if
-    /// its rows are in groups. Then follow, where present, `blocked` for scales of A
-    /// that are blocked for each group, `linear` for linear scales of an A without groups, `pair` for an epilogue that pairs columns, `alpha`, the type of C, `beta`, and
-    /// the shape and type of each epilogue operand. The outputs come last, in order:
+    /// its rows are in groups. Next is the layout of the scales of A: `blocked` if they are blocked for each group, `linear`
+    /// if they are linear without groups. Then follow, where present, `pair` for an epilogue that pairs columns, `alpha`, the
+    /// type of C, `beta`, and the shape and type of each epilogue operand. The outputs come last, in order:
     /// - `d=bf16` is a value.
     /// - `q=f4E2M1FN:f8E4M3FN/16*x2` is codes with one scale per 16 elements, under the per-tensor scale at operand
     ///   position 2.

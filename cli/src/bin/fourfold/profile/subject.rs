@@ -86,8 +86,8 @@ fn sum(values: impl IntoIterator<Item = Value>, bytes: impl Fn(Value) -> Option<
     values.into_iter().try_fold(0u64, |sum, value| sum.checked_add(bytes(value)?))
 }
 
-/// The bytes that a move reads. It may select elements or repeat them, so it needs at most as many as it writes. `concat`,
-/// `scatter_add` and `top_k` read all operands.
+/// The bytes that a move reads. It may select elements or repeat them, so it needs at most as many as it writes.
+/// `concat`, `scatter_add` and `top_k` read all operands.
 fn moved(plan: &MovePlan, segment: &Segment, bytes: impl Fn(Value) -> Option<u64>) -> Option<u64> {
     let moves = |value: &Value| Some(bytes(*value)?.min(bytes(plan.results[0])?));
     match (plan.program, &plan.operands[..]) {
