@@ -86,7 +86,7 @@ pub(crate) fn needs(program: &Program, capability: &RowCapability, op: Op, space
     let operands = &operation.operands;
     Some(match operation.kind {
         OpKind::Reduce { .. } => plain(vec![(operands[0], at(RowShape::Matrix))], RowShape::Column, 1),
-        OpKind::Softmax { .. } => plain(vec![(operands[0], at(RowShape::Matrix))], RowShape::Matrix, 5),
+        OpKind::Softmax { .. } => plain(vec![(operands[0], at(RowShape::Matrix))], RowShape::Matrix, 6),
         OpKind::LayerNorm { .. } => {
             // With one row, [K] is both the row and the whole matrix.
             let row = space.read(&module.ty(operands[1]).shape, &first().shape)?;

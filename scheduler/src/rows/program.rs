@@ -151,7 +151,7 @@ impl Builder<'_> {
         self.define(value)
     }
 
-    /// exp(x - max) / sum.
+    /// exp(x - max) / sum. Each row has one division, of which each element takes the product.
     fn softmax(&mut self, x: RowRef, element: ElementType) {
         use RowShape::{Column, Matrix};
         let f32 = ElementType::F32;
@@ -159,10 +159,12 @@ impl Builder<'_> {
         let shifted = self.push(RowStepKind::Binary(BinaryKind::Sub), vec![x, max], f32, Matrix);
         let power = self.push(RowStepKind::Unary(UnaryKind::Exp), vec![shifted], f32, Matrix);
         let sum = self.push(RowStepKind::Reduce(ReduceKind::Sum), vec![power], f32, Column);
-        self.push(RowStepKind::Binary(BinaryKind::Div), vec![power, sum], element, Matrix);
+        let factor = self.push(RowStepKind::Unary(UnaryKind::Reciprocal), vec![sum], f32, Column);
+        self.push(RowStepKind::Binary(BinaryKind::Mul), vec![power, factor], element, Matrix);
     }
 
-    /// (x - mean) / sqrt(variance + eps) · weight + bias.
+    /// (x - mean) / sqrt(variance + eps) · weight + bias. Each row has one reciprocal root, of which each element takes the
+    /// product.
     fn layer_norm(&mut self, read: &[RowRef], eps: f64, element: ElementType) {
         use RowShape::{Column, Matrix, Scalar};
         let f32 = ElementType::F32;
@@ -174,8 +176,8 @@ impl Builder<'_> {
         let variance = self.push(mean, vec![square], f32, Column);
         let eps = self.push(RowStepKind::Constant(bits(f32, eps)), Vec::new(), f32, Scalar);
         let sum = self.push(RowStepKind::Binary(BinaryKind::Add), vec![variance, eps], f32, Column);
-        let deviation = self.push(RowStepKind::Unary(UnaryKind::Sqrt), vec![sum], f32, Column);
-        let normal = self.push(RowStepKind::Binary(BinaryKind::Div), vec![centered, deviation], f32, Matrix);
+        let factor = self.push(RowStepKind::Unary(UnaryKind::Rsqrt), vec![sum], f32, Column);
+        let normal = self.push(RowStepKind::Binary(BinaryKind::Mul), vec![centered, factor], f32, Matrix);
         let scaled = self.push(RowStepKind::Binary(BinaryKind::Mul), vec![normal, weight], f32, Matrix);
         self.push(RowStepKind::Binary(BinaryKind::Add), vec![scaled, bias], element, Matrix);
     }

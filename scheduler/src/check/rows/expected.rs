@@ -69,7 +69,7 @@ enum Read {
     Matrix(Value),
 }
 
-/// max, subtract, exp, sum, divide.
+/// max, subtract, exp, sum, reciprocal, multiply.
 pub(super) fn softmax(checker: &mut Checker<'_>, x: Value, result: Value) -> Result<usize, String> {
     use RowShape::{Column, Matrix};
     let f32 = ElementType::F32;
@@ -79,11 +79,13 @@ pub(super) fn softmax(checker: &mut Checker<'_>, x: Value, result: Value) -> Res
     let shifted = take(checker, sub, f32, Matrix, &[Read::Matrix(x), Read::Step(max)])?;
     let power = take(checker, RowStepKind::Unary(UnaryKind::Exp), f32, Matrix, &[Read::Step(shifted)])?;
     let sum = take(checker, RowStepKind::Reduce(ReduceKind::Sum), f32, Column, &[Read::Step(power)])?;
-    let div = RowStepKind::Binary(BinaryKind::Div);
-    take(checker, div, element, Matrix, &[Read::Step(power), Read::Step(sum)])
+    let reciprocal = RowStepKind::Unary(UnaryKind::Reciprocal);
+    let factor = take(checker, reciprocal, f32, Column, &[Read::Step(sum)])?;
+    let mul = RowStepKind::Binary(BinaryKind::Mul);
+    take(checker, mul, element, Matrix, &[Read::Step(power), Read::Step(factor)])
 }
 
-/// mean, subtract, square, mean, add eps, sqrt, divide, times weight, plus bias.
+/// mean, subtract, square, mean, add eps, reciprocal root, multiply, times weight, plus bias.
 pub(super) fn layer_norm(
     checker: &mut Checker<'_>,
     operands: &[Value],
@@ -104,9 +106,9 @@ pub(super) fn layer_norm(
     let variance = take(checker, mean, f32, Column, &[Read::Step(square)])?;
     let eps = take(checker, RowStepKind::Constant(bits(f32, eps)), f32, Scalar, &[])?;
     let sum = take(checker, binary(BinaryKind::Add), f32, Column, &[Read::Step(variance), Read::Step(eps)])?;
-    let root = take(checker, RowStepKind::Unary(UnaryKind::Sqrt), f32, Column, &[Read::Step(sum)])?;
+    let factor = take(checker, RowStepKind::Unary(UnaryKind::Rsqrt), f32, Column, &[Read::Step(sum)])?;
     let normal =
-        take(checker, binary(BinaryKind::Div), f32, Matrix, &[Read::Step(centered), Read::Step(root)])?;
+        take(checker, binary(BinaryKind::Mul), f32, Matrix, &[Read::Step(centered), Read::Step(factor)])?;
     let scaled = scale(checker, BinaryKind::Mul, f32, normal, weight, x)?;
     scale(checker, BinaryKind::Add, element, scaled, bias, x)
 }
