@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use fourfold_ir::ElementType;
+use fourfold_ir::{Dim, ElementType, Module};
+
+use crate::geometry::scale_bytes;
 
 macro_rules! define_codes {
     ($($(#[$attr:meta])* $variant:ident = $text:literal, $advice:literal;)*) => {
@@ -132,17 +134,42 @@ pub(crate) fn element_list(elements: impl IntoIterator<Item = ElementType>) -> S
     }
 }
 
+/// The message for an extent beyond a limit.
+pub(crate) fn extent_message(name: &str, found: impl fmt::Display, limit: u64) -> String {
+    format!("{name} is {found}; expected at most {limit}")
+}
+
+/// The first extent beyond a limit, worded for a message.
+pub(crate) fn exceeded_extent<'a>(
+    module: &Module,
+    extents: impl IntoIterator<Item = (&'a str, &'a Dim)>,
+    limit: u64,
+) -> Option<String> {
+    let beyond = |dim: &Dim| dim.as_fixed().is_some_and(|extent| limit < extent);
+    let (name, dim) = extents.into_iter().find(|(_, dim)| beyond(dim))?;
+    Some(extent_message(name, module.display_dim(dim), limit))
+}
+
+/// The message for blocked scales of a tensor of L matrices of M rows of K elements, if all extents are fixed and the
+/// scales have more bytes than the limit.
+pub(crate) fn exceeded_scales(extents: [&Dim; 3], block: u32, limit: u64) -> Option<String> {
+    let known = extents.map(Dim::as_fixed);
+    let is_known = known.iter().all(Option::is_some);
+    let fits = !is_known || scale_bytes(known, block).is_some_and(|bytes| bytes <= limit);
+    (!fits).then(|| scale_message("a block-scaled tensor", limit))
+}
+
 /// The message for blocked scales beyond the byte limit.
 pub(crate) fn scale_message(name: &str, limit: u64) -> String {
     format!("the scales of {name} are too large; expected at most {limit} bytes")
 }
 
-/// The message for a D beyond the tile limit.
+/// The message for a result beyond the tile limit.
 pub(crate) fn tile_message(found: Option<u64>, [rows, columns]: [u64; 2], limit: u64) -> String {
     match found {
-        Some(found) => format!("D has {found} tiles of {rows}x{columns}; expected at most {limit}"),
+        Some(found) => format!("the result has {found} tiles of {rows}x{columns}; expected at most {limit}"),
         None => format!(
-            "the number of {rows}x{columns} tiles of D is unknown or exceeds 64 bits; expected at most {limit}"
+            "the number of {rows}x{columns} tiles of the result is unknown or exceeds 64 bits; expected at most {limit}"
         ),
     }
 }

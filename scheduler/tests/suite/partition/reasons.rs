@@ -407,7 +407,7 @@ fn the_grid_of_a_launch_has_a_range() {
         Some(root(&Gemm::of(BF16, 4096, 64, 128))),
         root(&Gemm::of(BF16, 4096, 80, 128)),
         ReasonCode::ExtentRange,
-        expect!["%y = scaled_mma: D has 640 tiles of 32x16; expected at most 600"],
+        expect!["%y = scaled_mma: the result has 640 tiles of 32x16; expected at most 600"],
     );
     // Many matrices that share one B are flattened into one, whose tiles extend along x.
     let flat = Gemm { batch: vec![Dim::fixed(65_536)], ..Gemm::of(F32, 128, 72, 96) };
