@@ -48,10 +48,10 @@ define_codes! {
         "use or return fewer intermediate values, or recompute one where it is needed";
     /// A or B has a batch that the kernel does not support.
     OperandLayout = "operand_layout",
-        "give B the batch of A, or make M a multiple of 128 so that the batch can be flattened";
+        "give B the batch of A, make M a multiple of 128, or give A linear scales where kernels read them";
     /// A scale operand is not in the blocked layout.
     ScaleLayout = "scale_layout",
-        "convert the scales with swizzle_scales; convert those of weights once and pass them as a param";
+        "convert the scales with swizzle_scales, those of weights once, as a param; normalization does so, except for groups of rows";
     /// No hardware multiplies a format with this scale type and block.
     ScaleDtype = "scale_dtype",
         "use f8E4M3FN scales per 16 (NVFP4) or f8E8M0FNU scales per 32 (MX)";

@@ -250,10 +250,25 @@ fn padded_scales_are_not_flattened_over_a_batch() {
         batched(Dim::fixed(130), vec![]),
         ReasonCode::OperandLayout,
         expect![
-            "%y = scaled_mma: one B is shared by 3 matrices of M = 130 rows, whose scales are padded separately; expected a B for each matrix, or M a multiple of 128, which needs no padding"
+            "%y = scaled_mma: one B is shared by 3 matrices of M = 130 rows, whose scales are padded separately; expected a B for each matrix, or M a multiple of 128"
         ],
     );
     assert_eq!(reason(batched(Dim::fixed(130), vec![Dim::fixed(3)]), &blackwell(), "y"), None);
+    // Linear scales have no padding, so kernels that read them flatten any rows.
+    let hopper = fourfold_codegen::capabilities("sm_90a").expect("a target");
+    let of_layout = |layout| {
+        let layouts = [layout, ScaleLayout::Blocked];
+        root(&Gemm { batch: vec![Dim::fixed(3)], layouts, ..Gemm::of(F32, 130, 72, 96) })
+    };
+    near_miss(
+        &hopper,
+        Some(of_layout(ScaleLayout::Linear)),
+        of_layout(ScaleLayout::Blocked),
+        ReasonCode::OperandLayout,
+        expect![
+            "%y = scaled_mma: one B is shared by 3 matrices of M = 130 rows, whose scales are padded separately; expected a B for each matrix, or M a multiple of 128, or linear scales of A"
+        ],
+    );
 }
 
 #[test]
