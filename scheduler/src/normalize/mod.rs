@@ -227,7 +227,7 @@ fn normalize_by(
     options: &NormalizeOptions,
     target: Option<WeightOnly>,
     pairs: &Pairs,
-    layouts: &Layouts,
+    layouts: &Layouts<'_>,
 ) -> Normalized {
     /// The maximum number of rounds. A rewritten region may enable rules in another, so each round visits all regions.
     /// No known program needs more than three.
@@ -241,7 +241,7 @@ fn normalize_by(
     let first = RULES.len() + SHARING_RULES.len() + WRITTEN_RULES.len();
     changed |= lower(&mut draft, &target, first, options.contract);
     let of_layouts = first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len();
-    changed |= swizzle(&mut draft, layouts, of_layouts + 1);
+    changed |= swizzle(&mut draft, program, layouts, of_layouts + 1);
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
