@@ -33,7 +33,7 @@ pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability
     DeviceCapability {
         rows: Some(row_capability(formats)),
         moves: Some(MoveCapability {
-            elements: elements(),
+            elements: ElementType::ALL.to_vec(),
             max_extent: MAX_JOINED_EXTENT,
             max_groups: MAX_GROUPS,
             max_positions: MAX_EXTENT,
@@ -53,7 +53,7 @@ pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability
 
 fn row_capability(formats: &[QuantizedFormat]) -> RowCapability {
     RowCapability {
-        elements: elements(),
+        elements: ElementType::ALL.to_vec(),
         unary: UnaryKind::ALL.to_vec(),
         binary: BinaryKind::ALL.to_vec(),
         bitwise: BitwiseKind::ALL.to_vec(),
@@ -77,9 +77,4 @@ fn mma_capability() -> MmaCapability {
         elements.extend([operand, ElementType::F32].map(|result| [operand, operand, result]));
     }
     MmaCapability { elements, max_extent: MAX_EXTENT }
-}
-
-/// The element types that device kernels read and write: all but FP6.
-fn elements() -> Vec<ElementType> {
-    ElementType::ALL.into_iter().filter(|element| !element.is_fp6()).collect()
 }

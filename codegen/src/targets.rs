@@ -282,7 +282,7 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
             .then(|| block_quantize_capability(target.quantizes_apart)),
         device: match target.formats {
             [] => DeviceCapability::default(),
-            _ => device_capability(&quantized_formats()),
+            _ => device_capability(&row_formats()),
         },
     })
 }
@@ -389,11 +389,22 @@ fn block_quantize_capability(is_faster: bool) -> BlockQuantizeCapability {
     }
 }
 
-/// The formats to which kernels quantize: NVFP4, and MX with any element type.
+/// The formats that row kernels quantize and dequantize: NVFP4, and MX with any element type.
+fn row_formats() -> Vec<QuantizedFormat> {
+    let six = [ElementType::F6E2M3FN, ElementType::F6E3M2FN].map(mx_blocks);
+    [&quantized_formats()[..], &six].concat()
+}
+
+/// The formats to which other kernels quantize: those without FP6.
 fn quantized_formats() -> [QuantizedFormat; 4] {
-    let mx = |element| QuantizedFormat { element, scale: ElementType::F8E8M0FNU, block: 32 };
     let nvfp4 = QuantizedFormat { element: ElementType::F4E2M1FN, scale: ElementType::F8E4M3FN, block: 16 };
-    [nvfp4, mx(ElementType::F4E2M1FN), mx(ElementType::F8E4M3FN), mx(ElementType::F8E5M2)]
+    let [fp4, e4m3, e5m2] =
+        [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2].map(mx_blocks);
+    [nvfp4, fp4, e4m3, e5m2]
+}
+
+fn mx_blocks(element: ElementType) -> QuantizedFormat {
+    QuantizedFormat { element, scale: ElementType::F8E8M0FNU, block: 32 }
 }
 
 /// The quantized formats that an epilogue writes.

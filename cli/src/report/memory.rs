@@ -17,6 +17,8 @@ pub struct MemoryReport {
     pub total_bytes: u64,
     /// The number of launches, library calls and copies.
     pub steps: usize,
+    /// The steps that run on a second stream, beside the others. Their intermediates are live in every step.
+    pub second_stream: Vec<usize>,
     /// The intermediates, in the order in which they are written.
     pub parts: Vec<MemoryPartReport>,
     /// The reason code if the program cannot be prepared.
@@ -53,6 +55,7 @@ impl MemoryReport {
                     live_bytes: 0,
                     total_bytes: 0,
                     steps: 0,
+                    second_stream: Vec::new(),
                     parts,
                     reason,
                     message,
@@ -76,6 +79,7 @@ impl MemoryReport {
             live_bytes: plan.live_bytes(),
             total_bytes: plan.total_bytes(),
             steps: plan.steps,
+            second_stream: plan.second_stream,
             parts: plan.parts.iter().filter_map(part).collect(),
             reason: None,
             message: None,
@@ -88,11 +92,15 @@ impl fmt::Display for MemoryReport {
         let Some(bytes) = self.bytes else {
             return writeln!(f, "\nmemory: none: {}", self.message.as_deref().unwrap_or_default());
         };
-        let MemoryReport { live_bytes, total_bytes, steps, .. } = self;
+        let MemoryReport { live_bytes, total_bytes, steps, second_stream, .. } = self;
+        let beside = match second_stream.len() {
+            0 => String::new(),
+            count => format!(", {count} on a second stream"),
+        };
         writeln!(
             f,
             "\nmemory: {bytes} bytes without workspaces; {live_bytes} are live at once, {total_bytes} in all \
-             ({steps} steps)"
+             ({steps} steps{beside})"
         )?;
         let width = self.parts.iter().map(|part| part.value.chars().count()).max().unwrap_or(0);
         for MemoryPartReport { value, offset, bytes, first, last } in &self.parts {

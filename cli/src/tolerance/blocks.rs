@@ -223,7 +223,13 @@ mod tests {
 
     use super::*;
 
-    const MX_ELEMENTS: [ElementType; 3] = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2];
+    const MX_ELEMENTS: [ElementType; 5] = [
+        ElementType::F4E2M1FN,
+        ElementType::F6E2M3FN,
+        ElementType::F6E3M2FN,
+        ElementType::F8E4M3FN,
+        ElementType::F8E5M2,
+    ];
 
     fn rules() -> Vec<BlockRule> {
         let element = ElementType::F4E2M1FN;
@@ -383,7 +389,11 @@ mod tests {
             let (mut codes, scales) = quantized(rule, &got);
             let (want_codes, want_scales) = quantized(rule, &want);
             let mut changed = codes.to_codes();
-            changed[rule.block + 3] ^= if rule.element == ElementType::F4E2M1FN { 0x7 } else { 0x3F };
+            changed[rule.block + 3] ^= match rule.element {
+                ElementType::F4E2M1FN => 0x7,
+                element if element.is_fp6() => 0x1F,
+                _ => 0x3F,
+            };
             codes = Tensor::from_codes(rule.element, vec![1, 96], None, changed).expect("the shape");
             let blocks = |codes, scales| Blocks { codes, scales };
             let wanted = blocks(&want_codes, &want_scales);

@@ -320,6 +320,8 @@ pub(crate) fn blocks(
     let format = match element {
         ElementType::F8E4M3FN => "E4m3",
         ElementType::F8E5M2 => "E5m2",
+        ElementType::F6E2M3FN => "E2m3",
+        ElementType::F6E3M2FN => "E3m2",
         _ => "E2m1",
     };
     match scale_rounding {
@@ -331,8 +333,8 @@ pub(crate) fn blocks(
     }
 }
 
-/// The device type that quantizes an MX block with these edges, of [`edge_functions`]. `format` is `E2m1`, `E4m3` or
-/// `E5m2`.
+/// The device type that quantizes an MX block with these edges, of [`edge_functions`]. `format` is `E2m1`, `E2m3`, `E3m2`,
+/// `E4m3` or `E5m2`.
 pub fn edges_type(format: &str, rounding: ScaleRounding, edges: MxEdges) -> String {
     let power = match rounding {
         ScaleRounding::Floor => "kFloor",

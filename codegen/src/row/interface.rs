@@ -1,7 +1,7 @@
 //! The C interface of a row kernel: its roles, the sizes of its tensors, and the conditions of a call.
 
 use fourfold_ir::{ElementType, ScaleLayout};
-use fourfold_scheduler::{RowOutputKind, RowPlan, RowProgram, RowShape};
+use fourfold_scheduler::{RowOutputKind, RowPlan, RowProgram, RowRef, RowShape};
 use serde::Serialize;
 
 use super::phases::is_once;
@@ -27,7 +27,7 @@ fn repeat_numbers(program: &RowProgram) -> impl Iterator<Item = Option<usize>> {
     })
 }
 
-/// Every element type has whole bytes but f4E2M1FN, whose elements are in pairs.
+/// Every element type has whole bytes but FP4 and FP6, whose elements share bytes.
 fn alignment(element: ElementType) -> u32 {
     (element.storage_bits() as u32 / 8).max(1)
 }
@@ -156,17 +156,11 @@ pub(super) fn least_block(program: &RowProgram) -> u32 {
     blocks(program).min().unwrap_or(0)
 }
 
-/// K is a multiple of this number: a block of every scale, or the elements of a byte.
+/// K is a multiple of this number: a block of every scale, and the elements of whole bytes.
 pub(super) fn k_multiple(program: &RowProgram) -> u32 {
-    let is_half = |element: ElementType| element == ElementType::F4E2M1FN;
-    let operands = program.operands.iter().filter(|operand| {
-        matches!(operand.shape, RowShape::Matrix | RowShape::Row) && is_half(operand.element)
-    });
-    let outputs = program.outputs.iter().filter(|output| {
-        output.kind == RowOutputKind::Value
-            && is_element(program, output.of)
-            && is_half(program.element(output.of))
-    });
-    let halves = if operands.count() + outputs.count() > 0 { 2 } else { 1 };
-    blocks(program).max().unwrap_or(halves)
+    let operands = (0..program.operands.len()).map(RowRef::Operand);
+    let outputs = program.outputs.iter().filter(|output| output.kind == RowOutputKind::Value);
+    let rows = operands.chain(outputs.map(|output| output.of)).filter(|of| is_element(program, *of));
+    let packed = rows.map(|of| program.element(of).packed_count() as u32);
+    blocks(program).chain(packed).max().unwrap_or(1)
 }

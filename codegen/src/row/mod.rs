@@ -13,7 +13,7 @@ use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape, RowStepKind};
 
 pub use self::functions::row_functions;
 pub(crate) use self::template::reduction_functions;
-pub use self::template::{element_functions, nvfp4_functions};
+pub use self::template::{element_functions, nvfp4_functions, six_functions};
 use crate::source::{Interface, KernelSource};
 use crate::targets::Target;
 
@@ -53,6 +53,7 @@ impl Configuration {
     /// The default parameters for rows of `columns` elements, and for rows of 8192 if their number is not fixed.
     ///
     /// In a turn, a thread takes one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type.
+    /// Sixteen elements of FP6 are whole words, and take the registers of 32 bytes of a 16-bit type.
     /// Up to 1024 threads share a row, with up to four turns. The numbers are the fastest measured on one H100, see
     /// `docs/lab/rows/README.md`.
     ///
@@ -63,11 +64,16 @@ impl Configuration {
             RowOutputKind::Value => None,
         });
         let block = blocks.max();
-        let values = block.unwrap_or(8);
+        let (values, least_bytes) = match block {
+            Some(block) => (block, 0),
+            None if values::has_rows_of_six(program) => (16, 32),
+            None => (8, 0),
+        };
         let groups = columns.unwrap_or(8192).div_ceil(u64::from(values)).clamp(32, 1 << 16);
         let groups = groups.next_power_of_two() as u32;
         let matrices = program.operands.iter().filter(|operand| operand.shape == RowShape::Matrix);
         let bytes: u32 = matrices.map(|operand| values * operand.element.storage_bits() as u32 / 8).sum();
+        let bytes = bytes.max(least_bytes);
         let stored = phases::stored(program).into_iter().map(|operand| &program.operands[operand]);
         let bits: u64 = stored.map(|operand| operand.element.storage_bits() as u64).sum();
         let has_reductions = program.steps.iter().any(|step| matches!(step.kind, RowStepKind::Reduce(_)));

@@ -143,16 +143,17 @@ fn read(index: usize, element: ElementType) -> String {
             declare(&name, element, [number(""), number(" + 1")])
         }
         bits => {
-            let (per_word, width) = (16 / bits, 2 * bits);
             let pair = format!("c{index}");
             let numbers = declare(
                 &name,
                 element,
                 [format!("low_{element}({pair})"), format!("low_{element}({pair} >> {bits})")],
             );
-            format!(
-                "uint32_t const {pair} = {words}[pair / {per_word}] >> (pair % {per_word} * {width}); {numbers}"
-            )
+            let codes = match (16 / bits, 2 * bits) {
+                _ if element.is_fp6() => format!("six_pair({words}, pair)"),
+                (per_word, width) => format!("{words}[pair / {per_word}] >> (pair % {per_word} * {width})"),
+            };
+            format!("uint32_t const {pair} = {codes}; {numbers}")
         }
     }
 }

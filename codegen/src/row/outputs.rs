@@ -102,6 +102,7 @@ fn value(position: usize, at: usize, element: ElementType, written: &Written) ->
         ElementType::I32 => format!(
             "{words}[2 * pair] = static_cast<uint32_t>({a}), {words}[2 * pair + 1] = static_cast<uint32_t>({b});"
         ),
+        _ if element.is_fp6() => format!("put_six_pair({words}, pair, pair_{element}({a}, {b}));"),
         _ => {
             let (per_word, width) = (16 / bits, 2 * bits);
             format!(
@@ -111,6 +112,10 @@ fn value(position: usize, at: usize, element: ElementType, written: &Written) ->
     };
     let put_narrow = match element {
         ElementType::F4E2M1FN => format!("store_pair_{element}(p.outputs[{at}], start + at, {a}, {b});"),
+        _ if element.is_fp6() => format!(
+            "f{position} = f{position} >> 12 | pair_{element}({a}, {b}) << 12;\n        \
+             if (pair % 2 == 1) {{\n          store_four_six(p.outputs[{at}], start + at - 2, f{position});\n        }}"
+        ),
         _ => format!(
             "store_{element}(p.outputs[{at}], start + at, {a});\n        \
              if (is_pair) {{\n          store_{element}(p.outputs[{at}], start + other, {b});\n        }}"
@@ -119,6 +124,7 @@ fn value(position: usize, at: usize, element: ElementType, written: &Written) ->
     let ty = format!("Words<kCount * {bits} / 8>");
     OutputText {
         declare_wide: format!("{ty} o{position} = {{}};"),
+        declare_narrow: if element.is_fp6() { format!("uint32_t f{position} = 0u;") } else { String::new() },
         put_wide,
         put_narrow,
         store_wide: format!(

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::operands::{Operands, operands};
 use super::outputs::{Estimate, OutputText, estimate, outputs};
 use super::phases::{self, Kept, Phase, is_once};
-use super::{Configuration, RowSpec, interface, statements};
+use super::{Configuration, RowSpec, interface, statements, values};
 use crate::epilogue::{
     e2m1_functions, edge_functions, even_functions, formula_functions, quantization_functions,
     scale_functions,
@@ -41,6 +41,12 @@ pub fn nvfp4_functions() -> String {
     [e2m1_functions(), include_str!("device/nvfp4.cuh")].join("\n")
 }
 
+/// The device functions of FP6, for compilation by themselves, also on the host. They follow [`quantization_functions`]
+/// and [`element_functions`].
+pub fn six_functions() -> &'static str {
+    include_str!("device/six.cuh")
+}
+
 /// Emits the source of a kernel. Equal specifications give equal bytes.
 pub(super) fn emit(spec: &RowSpec) -> KernelSource {
     emit_template(Templated {
@@ -62,12 +68,14 @@ struct Context {
     has_conversion: bool,
     has_mean: bool,
     has_nvfp4: bool,
+    has_six: bool,
     quantization_functions: String,
     scale_functions: &'static str,
     element_functions: &'static str,
     row_functions: &'static str,
     stored_functions: &'static str,
     nvfp4_functions: String,
+    six_functions: &'static str,
     functions: Vec<String>,
     threads: u32,
     row_threads: u32,
@@ -85,8 +93,9 @@ struct Context {
     shared_bytes: u32,
     full_bytes: u32,
     slots: usize,
-    /// The elements that a thread handles at once if rows are not vectors.
+    /// The elements that a thread handles at once if rows are not vectors, and true if they write FP6.
     chunk: u32,
+    six_output: bool,
     k_multiple: u32,
     /// True if rows are located in their matrix, and if rows of padding are written.
     has_batches: bool,
@@ -238,6 +247,7 @@ fn context(spec: &RowSpec) -> Context {
         RowOutputKind::Quantized { format, .. } => Some(format.block),
         RowOutputKind::Value => None,
     });
+    let six_output = values::writes_six(program);
     let outputs = interface::output_sizes(program);
     let has_conversion = crate::hopper::has_e2m1_conversion(spec.target);
     let shared = shared(program, &operands, has_conversion);
@@ -249,12 +259,14 @@ fn context(spec: &RowSpec) -> Context {
         has_conversion,
         has_mean: program.steps.iter().any(|step| step.kind == RowStepKind::Reduce(ReduceKind::Mean)),
         has_nvfp4: program.outputs.iter().any(|output| estimate(output.kind, has_conversion).is_some()),
+        has_six: values::has_six(program),
         quantization_functions: format_functions(program),
         scale_functions: scale_functions(),
         element_functions: element_functions(),
         row_functions: row_functions(),
         stored_functions: include_str!("device/stored.cuh"),
         nvfp4_functions: nvfp4_functions(),
+        six_functions: six_functions(),
         functions: vec![super::row_functions(&statements::unary_kinds(program))],
         threads,
         row_threads,
@@ -268,7 +280,8 @@ fn context(spec: &RowSpec) -> Context {
         shared_bytes,
         full_bytes,
         slots,
-        chunk: quantized.max().unwrap_or(2),
+        chunk: quantized.max().unwrap_or(if six_output { 4 } else { 2 }),
+        six_output,
         k_multiple: interface::k_multiple(program),
         has_batches: is_padded || reads_blocked,
         is_padded,

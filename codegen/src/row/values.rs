@@ -4,7 +4,7 @@
 //! of two bf16 values is one instruction; every other value is two variables.
 
 use fourfold_ir::ElementType;
-use fourfold_scheduler::{RowProgram, RowRef, RowShape};
+use fourfold_scheduler::{RowOutputKind, RowProgram, RowRef, RowShape};
 
 /// Returns whether a value has one number per element of a row.
 pub(super) fn is_element(program: &RowProgram, value: RowRef) -> bool {
@@ -37,6 +37,29 @@ pub(super) fn literal(element: ElementType, bits: u32) -> String {
         ElementType::I1 => (bits != 0).to_string(),
         _ => crate::epilogue::body::literal(bits),
     }
+}
+
+/// Returns whether the program has numbers of FP6.
+pub(super) fn has_six(program: &RowProgram) -> bool {
+    let quantized = program.outputs.iter().filter_map(|output| match output.kind {
+        RowOutputKind::Quantized { format, .. } => Some(format.element),
+        RowOutputKind::Value => None,
+    });
+    let operands = program.operands.iter().map(|operand| operand.element);
+    let steps = program.steps.iter().map(|step| step.element);
+    quantized.chain(operands).chain(steps).any(ElementType::is_fp6)
+}
+
+/// Returns whether rows of FP6 are written as values. A thread then writes whole bytes: four elements.
+pub(super) fn writes_six(program: &RowProgram) -> bool {
+    let is_six = |of| is_element(program, of) && program.element(of).is_fp6();
+    program.outputs.iter().any(|output| output.kind == RowOutputKind::Value && is_six(output.of))
+}
+
+/// Returns whether rows of FP6 are read or written as values.
+pub(super) fn has_rows_of_six(program: &RowProgram) -> bool {
+    let mut operands = (0..program.operands.len()).map(RowRef::Operand);
+    operands.any(|of| is_element(program, of) && program.element(of).is_fp6()) || writes_six(program)
 }
 
 /// The name of a value.
@@ -79,6 +102,7 @@ pub(super) fn word(program: &RowProgram, value: RowRef) -> Option<String> {
 pub(super) fn bytes(elements: &str, bits: usize) -> String {
     match bits {
         4 => format!("({elements} >> 1)"),
+        6 => format!("({elements} >> 2) * 3"),
         8 => elements.to_owned(),
         _ => format!("{elements} * {}", bits / 8),
     }

@@ -11,7 +11,7 @@ use fourfold_scheduler::{
     RowOperand, RowOutput, RowOutputKind, RowProgram, RowRef, RowShape, RowStep, RowStepKind,
 };
 
-use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I1, I32};
+use ElementType::{BF16, F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I1, I32};
 use RowShape::{Column, Matrix, Row, Scalar};
 
 const ARITHMETIC: [ElementType; 3] = [F32, BF16, F16];
@@ -224,6 +224,8 @@ fn dequantized(all: &mut Programs) {
         (F4E2M1FN, F8E8M0FNU, 32),
         (F8E4M3FN, F8E8M0FNU, 32),
         (F8E5M2, F8E8M0FNU, 32),
+        (F6E2M3FN, F8E8M0FNU, 32),
+        (F6E3M2FN, F8E8M0FNU, 32),
     ];
     for (at, (code, scale, block)) in formats.into_iter().enumerate() {
         for has_global in [false, true] {
@@ -252,6 +254,16 @@ fn dequantized(all: &mut Programs) {
     let sum = draft.binary(BinaryKind::Add, x, y);
     draft.write(sum).quantize(sum, mx(F8E4M3FN, layout, ScaleRounding::Floor, MxEdges::DEFAULT));
     all.push(("requantize".to_owned(), draft.0));
+    let mut draft = Draft::new();
+    let scales = RowShape::Scales { block: 32, layout };
+    let (codes, scales) = (draft.repeat(Matrix, F6E2M3FN), draft.repeat(scales, F8E8M0FNU));
+    let x = draft.read(Matrix, F16);
+    let y = draft.step(RowStepKind::Dequantize, &[codes, scales], F16);
+    let sum = draft.binary(BinaryKind::Add, x, y);
+    let narrow = draft.convert(sum, F6E3M2FN);
+    draft.write(narrow);
+    draft.quantize(sum, mx(F6E3M2FN, ScaleLayout::Blocked, ScaleRounding::Ceil, MxEdges::DEFAULT));
+    all.push(("requantize_six".to_owned(), draft.0));
 }
 
 fn quantized(all: &mut Programs) {
@@ -282,16 +294,16 @@ fn quantized(all: &mut Programs) {
         all.push((format!("nvfp4_formula_{index}"), draft.0));
     }
     let roundings = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even];
-    for (index, element) in [F4E2M1FN, F8E4M3FN, F8E5M2].into_iter().enumerate() {
+    for (index, element) in [F4E2M1FN, F8E4M3FN, F8E5M2, F6E2M3FN, F6E3M2FN].into_iter().enumerate() {
         let edges = MxEdges {
             infinity: InfinityScale::ALL[index % 2],
-            nan: NanScale::ALL[index],
-            least_scale: LeastScale::of_byte([0, 1, 97][index]).expect("a number"),
-            least_step: LeastStep::ALL[index],
+            nan: NanScale::ALL[index % 3],
+            least_scale: LeastScale::of_byte([0, 1, 97][index % 3]).expect("a number"),
+            least_step: LeastStep::ALL[index % 3],
         };
         let mut draft = Draft::new();
-        let x = draft.read(Matrix, ARITHMETIC[index]);
-        draft.quantize(x, mx(element, LAYOUTS[index % 2], roundings[index], MxEdges::DEFAULT));
+        let x = draft.read(Matrix, ARITHMETIC[index % 3]);
+        draft.quantize(x, mx(element, LAYOUTS[index % 2], roundings[index % 3], MxEdges::DEFAULT));
         draft.quantize(x, mx(element, LAYOUTS[1 - index % 2], roundings[(index + 1) % 3], edges));
         all.push((format!("mx_{element}"), draft.0));
     }
@@ -357,8 +369,9 @@ fn norms(all: &mut Programs) {
 
 /// Programs whose three loops read rows several times and keep the results of a function. No result is rounded twice.
 fn reread(all: &mut Programs) {
-    for (name, element, wide) in [("f32", F32, F32), ("f16", F16, F16), ("wide", BF16, F32), ("i1", I1, F32)]
-    {
+    let elements =
+        [("f32", F32, F32), ("f16", F16, F16), ("wide", BF16, F32), ("i1", I1, F32), ("six", F6E3M2FN, F32)];
+    for (name, element, wide) in elements {
         let mut draft = Draft::new();
         let x = draft.read(Matrix, element);
         let x = if element == wide { x } else { draft.convert(x, wide) };
@@ -411,6 +424,13 @@ fn shapes(all: &mut Programs) {
     let (narrow, halves) = (draft.convert(row, F8E4M3FN), draft.convert(row, F4E2M1FN));
     draft.write(sum).write(small).write(narrow).write(halves);
     all.push(("outer".to_owned(), draft.0));
+    // A row of FP6 that is read, and one that is written.
+    let mut draft = Draft::new();
+    let (row, column) = (draft.read(Row, F6E2M3FN), draft.read(Column, F32));
+    let wide = draft.convert(row, F32);
+    let (sum, other) = (draft.binary(BinaryKind::Add, wide, column), draft.convert(wide, F6E3M2FN));
+    draft.write(sum).write(other);
+    all.push(("outer_six".to_owned(), draft.0));
     let mut draft = Draft::new();
     let (i, s) = (draft.read(Row, I1), draft.read(Scalar, I32));
     let zero = draft.step(RowStepKind::Constant(0), &[], I32);

@@ -124,6 +124,7 @@ pub fn decode(element: ElementType, code: u32) -> f64 {
 pub fn pack(element: ElementType, codes: &[u32]) -> Vec<u8> {
     match element.storage_bits() {
         4 => codes.chunks(2).map(|pair| (pair[0] | pair.get(1).copied().unwrap_or(0) << 4) as u8).collect(),
+        6 => numeric::pack_codes(&codes.iter().map(|code| *code as u8).collect::<Vec<_>>(), 6),
         bits => codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(bits / 8)).collect(),
     }
 }
@@ -132,6 +133,7 @@ pub fn pack(element: ElementType, codes: &[u32]) -> Vec<u8> {
 pub fn unpack(element: ElementType, bytes: &[u8]) -> Vec<u32> {
     match element.storage_bits() {
         4 => bytes.iter().flat_map(|byte| [u32::from(byte & 0xF), u32::from(byte >> 4)]).collect(),
+        6 => (0..bytes.len() * 8 / 6).map(|index| numeric::code_at(bytes, index, 6).into()).collect(),
         bits => {
             let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
             bytes.chunks(bits / 8).map(word).collect()
@@ -246,11 +248,7 @@ impl Values {
                     numeric::quantize_nvfp4_block_by(formula, &values, global, &mut block)
                 }
                 Some(rounding) => {
-                    let element = match format.element {
-                        F8E4M3FN => numeric::MxElement::E4M3,
-                        F8E5M2 => numeric::MxElement::E5M2,
-                        _ => numeric::MxElement::E2M1,
-                    };
+                    let element = numeric::MxElement::of(format.element).expect("an element of MX");
                     numeric::quantize_mx_block_by((rounding, formula.mx), &values, element, &mut block)
                 }
             });

@@ -27,6 +27,9 @@ fn extents(multiple: usize, repeats: bool) -> Vec<Extents> {
     if multiple <= 2 {
         all.push(of(3, 6, 38, true));
     }
+    if multiple == 4 {
+        all.extend([of(3, 6, 36, true), of(1, 300, 4, true), of(1, 5, 12, false)]);
+    }
     if multiple == 1 {
         all.extend([of(3, 6, 37, true), of(1, 300, 1, true)]);
     }
@@ -44,6 +47,9 @@ fn long_extents(multiple: usize, repeats: bool) -> Vec<Extents> {
         vec![of(2, 2, 4128, true), of(1, 2, 36960, true), of(1, 2, 4160, false), of(1, 2, 96, true)];
     if multiple <= 2 {
         all.push(of(1, 2, 8198, true));
+    }
+    if multiple == 4 {
+        all.push(of(1, 2, 8204, true));
     }
     if !repeats {
         all.push(of(1, 0, 32768, true));
@@ -163,7 +169,14 @@ pub fn run(name: &str, simulator: &Path, input: Vec<u8>, calls: &[(String, &Call
 
 #[test]
 fn kernels_of_every_form_compute_their_programs() {
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 15] = [
+        "convert_f32_0",
+        "convert_f6E2M3FN_0",
+        "convert_f6E3M2FN_1",
+        "dequantize_f6E2M3FN_f8E8M0FNU_global",
+        "mx_f6E3M2FN",
+        "outer_six",
+        "requantize_six",
         "rms_norm_nvfp4",
         "two_blocks_blocked",
         "quantize_column_and_row",
@@ -182,7 +195,9 @@ fn kernels_of_every_form_compute_their_programs() {
 
 #[test]
 fn rows_in_shared_memory_have_the_same_results() {
-    const CASES: [(&str, &str, Option<u64>); 8] = [
+    const CASES: [(&str, &str, Option<u64>); 10] = [
+        ("kept_six", "sm_90a", Some(65536)),
+        ("kept_six", "sm_120a", None),
         ("rms_norm_nvfp4", "sm_90a", Some(32768)),
         ("kept_f32", "sm_90a", Some(32768)),
         ("kept_f16", "sm_90a", Some(32768)),

@@ -8,6 +8,7 @@ mod buffer;
 mod context;
 mod driver;
 mod error;
+mod fork;
 mod gpu;
 mod open;
 mod pinned;
@@ -18,6 +19,7 @@ mod tests;
 
 pub use buffer::Buffer;
 pub use error::DeviceError;
+pub(crate) use fork::Fork;
 pub use gpu::{Gpu, discover};
 pub use open::Device;
 pub(crate) use pinned::Pinned;

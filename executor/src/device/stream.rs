@@ -238,14 +238,10 @@ impl Stream {
     /// The driver's error.
     pub fn record(&self) -> Result<Event, DeviceError> {
         let _current = self.context.enter()?;
-        let mut raw = ptr::null_mut();
         // Not `CU_EVENT_DISABLE_TIMING`: events are used for timing.
-        let flags = CUevent_flags::CU_EVENT_DEFAULT as u32;
-        // SAFETY: the context is current, and the handle is live.
-        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
-        let event = Event { raw, context: Arc::clone(&self.context) };
+        let event = Event::create(&self.context, CUevent_flags::CU_EVENT_DEFAULT)?;
         // SAFETY: event and stream are live and of one context.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(raw, self.raw) })?;
+        check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, self.raw) })?;
         Ok(event)
     }
 
@@ -400,6 +396,18 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
+    pub(super) fn create(context: &Arc<Context>, flags: CUevent_flags) -> Result<Event, DeviceError> {
+        let _current = context.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the context is current, and the handle is live.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags as u32) })?;
+        Ok(Event { raw, context: Arc::clone(context) })
+    }
+
+    pub(super) fn raw(&self) -> CUevent {
+        self.raw
+    }
+
     /// Waits for both events and returns the milliseconds between them.
     ///
     /// # Errors

@@ -289,7 +289,9 @@ impl<'a, 'p> Builder<'a, 'p> {
         if let Some((from, to)) = self.homes.copy(view)
             && bytes > 0
         {
-            self.lifetimes.read(from, self.steps.len());
+            let step = self.steps.len();
+            self.lifetimes.read(from, bytes, step);
+            self.lifetimes.fill(to, bytes, step);
             let from = CopySource::Value(from);
             self.steps.push(Step::Copy(CopyValue { segment: position, from, to, bytes }));
         }
@@ -311,6 +313,7 @@ impl<'a, 'p> Builder<'a, 'p> {
         self.constants.push((part, tensor));
         if self.homes.is_outside(value) {
             let from = CopySource::Constant(part);
+            self.lifetimes.fill(self.homes.home(value), bytes, self.steps.len());
             self.steps.push(Step::Copy(CopyValue { segment: position, from, to: value, bytes }));
         }
         Ok(())
@@ -320,17 +323,20 @@ impl<'a, 'p> Builder<'a, 'p> {
         let step = self.steps.len();
         for value in call.roles.reads() {
             self.reads(position, value)?;
-            self.lifetimes.read(self.homes.home(value), step);
+            let bytes = bytes(self.program, value, self.symbols).unwrap_or(0);
+            self.lifetimes.read(self.homes.home(value), bytes, step);
         }
         for (value, bytes) in call.written() {
             self.makes(value, bytes);
-            if !self.homes.is_outside(value) {
-                self.lifetimes.write(value, bytes, step);
-            }
+            let is_outside = self.homes.is_outside(value);
+            self.lifetimes.write(self.homes.home(value), bytes, step, is_outside);
         }
         if let Work::Nothing { .. } = call.work {
             let zeros = zeros(self.program, plan, self.symbols, position)?;
-            self.steps.extend(zeros.into_iter().map(Step::Zero));
+            for zero in zeros {
+                self.lifetimes.fill(self.homes.home(zero.value), zero.bytes, self.steps.len());
+                self.steps.push(Step::Zero(zero));
+            }
             return Ok(());
         }
         if let Work::Fallback { .. } = call.work {
@@ -352,6 +358,7 @@ impl<'a, 'p> Builder<'a, 'p> {
         // Faults are collected in the workspace, from the preparation until they are queried.
         let finds_faults = matches!(call.work, Work::Kernel { kernel, .. } if kernel.finds_faults());
         let workspace = self.lifetimes.workspace(position, call.workspace, step, finds_faults);
+        self.lifetimes.launch(step);
         let label = |op| self.program.module().op_label(op);
         let ops = if finds_faults { plan.ops().into_iter().map(label).collect() } else { Vec::new() };
         self.steps.push(Step::Call(Box::new(PlacedCall { segment: position, ops, call, workspace })));
@@ -393,6 +400,7 @@ impl<'a, 'p> Builder<'a, 'p> {
                 let part = self.lifetimes.constant(value, bytes);
                 self.constants.push((part, tensor));
                 let from = CopySource::Constant(part);
+                self.lifetimes.fill(self.homes.home(value), bytes, self.steps.len());
                 self.steps.push(Step::Copy(CopyValue { segment: position, from, to: value, bytes }));
             }
         }

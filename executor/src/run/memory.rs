@@ -1,7 +1,8 @@
 //! The memory plan of a prepared program: intermediates and workspaces share memory by liveness.
 //!
 //! A part is live from the step that first writes it to the step that last reads it. Two parts may share memory if
-//! no step is in both of their lifetimes, because the steps run on one stream, in order.
+//! no step is in both of their lifetimes, because the steps run on one stream, in order. Steps on a second stream have no
+//! order among the others ([`Branches`]), so their parts are live in every step.
 //!
 //! Programmatic dependent launch keeps this order. A kernel launched with it may begin before the previous kernel has
 //! ended, but executes `griddepcontrol.wait` before it reads or writes memory that an earlier launch uses. According
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use fourfold_ir::{Program, SymbolValues, Value};
 use fourfold_scheduler::{ConstantPlan, Partition, Plan, ReasonCode};
 
+use super::branches::Branches;
 use super::call::bytes;
 use super::homes::Homes;
 use super::live::{Live, view_of};
@@ -30,6 +32,8 @@ pub struct MemoryPlan {
     pub parts: Vec<MemoryPart>,
     /// The number of steps.
     pub steps: usize,
+    /// The steps that run on a second stream, beside the others, in ascending order.
+    pub second_stream: Vec<usize>,
     /// The size of the memory, in bytes.
     pub bytes: u64,
 }
@@ -111,6 +115,7 @@ pub(super) struct Lifetimes {
     of_value: HashMap<Value, usize>,
     /// The parts that are live in every step.
     kept: Vec<usize>,
+    branches: Branches,
 }
 
 impl Lifetimes {
@@ -119,17 +124,31 @@ impl Lifetimes {
         self.parts.len() - 1
     }
 
-    /// Records that a step writes a value.
-    pub(super) fn write(&mut self, value: Value, bytes: u64, step: usize) {
-        let part = self.add(MemoryContent::Value(value), bytes, step);
-        self.of_value.insert(value, part);
+    /// Records that a step writes a value, which gets a part unless it is in the caller's memory.
+    pub(super) fn write(&mut self, value: Value, bytes: u64, step: usize, is_outside: bool) {
+        self.branches.write(step, value, bytes);
+        if !is_outside {
+            let part = self.add(MemoryContent::Value(value), bytes, step);
+            self.of_value.insert(value, part);
+        }
     }
 
     /// Records that a step reads a value. Values without a part are in the caller's memory.
-    pub(super) fn read(&mut self, value: Value, step: usize) {
+    pub(super) fn read(&mut self, value: Value, bytes: u64, step: usize) {
+        self.branches.read(step, value, bytes);
         if let Some(part) = self.of_value.get(&value) {
             self.parts[*part].last = step;
         }
+    }
+
+    /// Records that a step writes a value again, or the first time if the value has no part of its own.
+    pub(super) fn fill(&mut self, value: Value, bytes: u64, step: usize) {
+        self.branches.write(step, value, bytes);
+    }
+
+    /// Records that a step launches a kernel, or calls the vendor's library.
+    pub(super) fn launch(&mut self, step: usize) {
+        self.branches.launch(step);
     }
 
     /// Adds the workspace of a step's kernel, and returns its part. If `kept`, its content lasts between launches.
@@ -157,11 +176,14 @@ impl Lifetimes {
 
     /// Assigns an offset to each part: the largest first, each in the smallest gap that fits between the parts that
     /// are live together with it.
-    pub(super) fn assign(mut self, steps: usize) -> MemoryPlan {
-        for part in self.kept {
-            (self.parts[part].first, self.parts[part].last) = (0, steps);
-        }
+    pub(super) fn assign(self, steps: usize) -> MemoryPlan {
+        let second_stream = self.branches.second_stream(steps);
         let mut parts = self.parts;
+        let unordered =
+            (0..parts.len()).filter(|part| second_stream.binary_search(&parts[*part].first).is_ok());
+        for part in unordered.chain(self.kept).collect::<Vec<_>>() {
+            (parts[part].first, parts[part].last) = (0, steps);
+        }
         let mut order: Vec<usize> = (0..parts.len()).filter(|part| parts[*part].bytes > 0).collect();
         order.sort_by_key(|part| (Reverse(parts[*part].padded()), parts[*part].first, *part));
         // The parts with an offset, by offset.
@@ -172,7 +194,7 @@ impl Lifetimes {
             placed.insert(placed.partition_point(|other| parts[*other].offset <= offset), part);
         }
         let bytes = placed.iter().map(|part| parts[*part].end()).max().unwrap_or(0);
-        MemoryPlan { parts, steps, bytes }
+        MemoryPlan { parts, steps, second_stream, bytes }
     }
 }
 
@@ -213,9 +235,14 @@ pub fn plan_memory(
         }
         let plan = segment.plan().ok_or_else(|| on_fallback(position))?;
         if let Some(view) = view_of(plan, symbols) {
-            if let Some((from, _)) = homes.copy(&view) {
-                lifetimes.read(from, steps);
-                steps += 1;
+            if let Some((from, to)) = homes.copy(&view) {
+                let bytes =
+                    bytes(program, to, symbols).ok_or_else(|| unknown(module.name_of(to), Some(position)))?;
+                if bytes > 0 {
+                    lifetimes.read(from, bytes, steps);
+                    lifetimes.write(to, bytes, steps, true);
+                    steps += 1;
+                }
             }
             continue;
         }
@@ -223,20 +250,23 @@ pub fn plan_memory(
             let bytes = bytes(program, *result, symbols)
                 .ok_or_else(|| unknown(module.name_of(*result), Some(position)))?;
             lifetimes.stored(*result, bytes);
-            steps += usize::from(homes.is_outside(*result) && bytes > 0);
+            if homes.is_outside(*result) && bytes > 0 {
+                lifetimes.fill(homes.home(*result), bytes, steps);
+                steps += 1;
+            }
             continue;
         }
         let roles = plan.roles();
         for (_, value) in roles.operands.iter().chain(&roles.scalars) {
-            lifetimes.read(homes.home(*value), steps);
+            let bytes = bytes(program, *value, symbols).unwrap_or(0);
+            lifetimes.read(homes.home(*value), bytes, steps);
         }
         for value in plan.written() {
             let bytes = bytes(program, value, symbols)
                 .ok_or_else(|| unknown(module.name_of(value), Some(position)))?;
-            if !homes.is_outside(value) {
-                lifetimes.write(value, bytes, steps);
-            }
+            lifetimes.write(homes.home(value), bytes, steps, homes.is_outside(value));
         }
+        lifetimes.launch(steps);
         steps += 1;
     }
     Ok(lifetimes.assign(steps))
@@ -273,13 +303,16 @@ mod tests {
         let mut values = 0;
         for (step, (written, read, workspace)) in steps.iter().enumerate() {
             for value in read.iter().filter(|_| values > 0) {
-                lifetimes.read(Value::from_index(value % values), step);
+                lifetimes.read(Value::from_index(value % values), 1, step);
             }
             for bytes in written {
-                lifetimes.write(Value::from_index(values), *bytes, step);
+                lifetimes.write(Value::from_index(values), *bytes, step, false);
                 values += 1;
             }
             lifetimes.workspace(step, *workspace, step, step % 7 == 3);
+            if step % 3 > 0 {
+                lifetimes.launch(step);
+            }
         }
         if values > 0 {
             lifetimes.constant(Value::from_index(values), 5);
@@ -311,9 +344,9 @@ mod tests {
         let mut lifetimes = Lifetimes::default();
         for step in 0..STEPS {
             if step > 0 {
-                lifetimes.read(Value::from_index(step - 1), step);
+                lifetimes.read(Value::from_index(step - 1), 1000, step);
             }
-            lifetimes.write(Value::from_index(step), 1000, step);
+            lifetimes.write(Value::from_index(step), 1000, step, false);
         }
         let plan = lifetimes.assign(STEPS);
         assert_eq!((plan.bytes, plan.live_bytes(), plan.total_bytes()), (2048, 2048, 50 * 1024));
@@ -323,7 +356,7 @@ mod tests {
     fn sizes_beyond_64_bits_end_in_a_plan_that_no_device_holds() {
         let mut lifetimes = Lifetimes::default();
         for value in 0..3 {
-            lifetimes.write(Value::from_index(value), u64::MAX - 7, 0);
+            lifetimes.write(Value::from_index(value), u64::MAX - 7, 0, false);
         }
         let plan = lifetimes.assign(1);
         assert_eq!((plan.bytes, plan.live_bytes(), plan.total_bytes()), (u64::MAX, u64::MAX, u64::MAX));

@@ -9,6 +9,7 @@
 //! A [`Preparation`] performs these checks once, for a program without fallback segments or for one segment, and
 //! builds launches that can be repeated. A [`Session`] runs a program repeatedly, with resident params.
 
+mod branches;
 mod call;
 mod codes;
 mod error;

@@ -15,7 +15,7 @@ use super::prepared::{
 };
 use super::residents::Residents;
 use super::{Machine, Outside, Refused};
-use crate::device::{Buffer, Stream};
+use crate::device::{Buffer, Fork, Stream};
 
 /// Builder of launches for a program without fallback segments, or for one segment. Its kernels have admitted the
 /// extents, so their memory requirements are known.
@@ -215,8 +215,11 @@ impl<'a> Preparation<'a> {
             unsafe { stream.upload_at(*address, tensor.bytes()) }
                 .map_err(|error| Refused::device(&error, None))?;
         }
+        let fork = (!memory.second_stream.is_empty()).then(|| Fork::new(device)).transpose();
+        let fork = fork.map_err(|error| Refused::device(&error, None))?;
         Ok(PreparedProgram {
             steps,
+            beside: fork.map(|fork| (fork, memory.second_stream)),
             addresses,
             places,
             outside,

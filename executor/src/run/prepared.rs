@@ -13,7 +13,7 @@ use super::layout::{Alignment, CopySource, CopyValue, Outside, ZeroValue};
 use super::memory::PART_ALIGNMENT;
 use super::roles::Roles;
 use super::{ALIAS, FaultPlace, MISSING_ADDRESS, POINTER_ALIGNMENT, Refused, RunError, WORKSPACE_SIZE};
-use crate::device::{Buffer, Device, DeviceError, Stream};
+use crate::device::{Buffer, Device, DeviceError, Fork, Stream};
 use crate::kernel::Status;
 
 /// The built launches of a program or segment, ready to be put on a stream.
@@ -24,6 +24,8 @@ use crate::kernel::Status;
 #[derive(Debug)]
 pub struct PreparedProgram {
     pub(super) steps: Vec<ReadyStep>,
+    /// The second stream, and the steps that run on it; `None` if all run on the caller's.
+    pub(super) beside: Option<(Fork, Vec<usize>)>,
     pub(super) addresses: HashMap<Value, u64>,
     pub(super) places: Places,
     pub(super) outside: Vec<Outside>,
@@ -89,6 +91,25 @@ impl ReadyStep {
         let (from, to) = places.copy(&copy, addresses)?;
         Some(ReadyStep::Copy(copy, from, to))
     }
+
+    /// Enqueues the step.
+    ///
+    /// # Safety
+    /// As for [`PreparedProgram::launch`]. The context must be current.
+    unsafe fn enqueue(&mut self, stream: &Stream) -> Result<(), DeviceError> {
+        match self {
+            // SAFETY: the caller vouches for it.
+            ReadyStep::Call(call) => unsafe { call.launch.launch(stream) },
+            // SAFETY: the value is at this address, in our own memory or in memory that the caller vouches for.
+            ReadyStep::Zero(zero, address) => unsafe {
+                stream.fill_at(*address, usize::try_from(zero.bytes).unwrap_or(usize::MAX), 0)
+            },
+            // SAFETY: as above. Source and target do not overlap: outputs overlap nothing.
+            ReadyStep::Copy(copy, from, to) => unsafe {
+                stream.copy_at(*from, *to, usize::try_from(copy.bytes).unwrap_or(usize::MAX))
+            },
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -101,7 +122,8 @@ pub(super) struct ReadyCall {
 }
 
 impl PreparedProgram {
-    /// Enqueues every kernel, library call and copy on a stream. Can be captured in a graph.
+    /// Enqueues every kernel, library call and copy on a stream. Can be captured in a graph. Short branches of the program
+    /// run on a stream of its own, after earlier work on the caller's and before later work on it.
     ///
     /// # Errors
     /// [`DeviceError::OtherDevice`] when the stream belongs to another device. When a launch fails, the driver's
@@ -116,21 +138,18 @@ impl PreparedProgram {
             return Err(DeviceError::OtherDevice { what: "stream" });
         }
         let _current = self.device.enter()?;
-        for step in &mut self.steps {
-            match step {
-                // SAFETY: the context is current; the caller vouches for the rest.
-                ReadyStep::Call(call) => unsafe { call.launch.launch(stream)? },
-                // SAFETY: the value is at this address, in our own memory or in memory that the caller vouches for.
-                ReadyStep::Zero(zero, address) => unsafe {
-                    stream.fill_at(*address, usize::try_from(zero.bytes).unwrap_or(usize::MAX), 0)?;
-                },
-                // SAFETY: as above. Source and target do not overlap: outputs overlap nothing.
-                ReadyStep::Copy(copy, from, to) => unsafe {
-                    stream.copy_at(*from, *to, usize::try_from(copy.bytes).unwrap_or(usize::MAX))?;
-                },
-            }
-        }
-        Ok(())
+        let steps = &mut self.steps;
+        let Some((fork, second)) = &self.beside else {
+            // SAFETY: the caller vouches for it.
+            return steps.iter_mut().try_for_each(|step| unsafe { step.enqueue(stream) });
+        };
+        fork.beside(stream, |first, side| {
+            steps.iter_mut().enumerate().try_for_each(|(index, step)| {
+                let stream = if second.binary_search(&index).is_ok() { side } else { first };
+                // SAFETY: the caller vouches for it. Steps on different streams write no memory that the other uses.
+                unsafe { step.enqueue(stream) }
+            })
+        })
     }
 
     /// Replaces the addresses of some inputs and outputs; the others stay.

@@ -17,7 +17,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { NOT_READY = 600, OUT_OF_MEMORY = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED_WHILE_CAPTURED = 900,
-       CAPTURE_INVALIDATED = 901, ILLEGAL_ADDRESS = 700, UPDATE_FAILURE = 910 };
+       CAPTURE_INVALIDATED = 901, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905, ILLEGAL_ADDRESS = 700, UPDATE_FAILURE = 910 };
 
 typedef int (*work)(void *);
 // A kernel has one parameter, its argument.
@@ -25,8 +25,11 @@ struct op { work run; size_t size; unsigned cluster; struct op *next; void *para
 struct queue { struct op *first, **last; };
 // Stand-in kernels call the first members of the stream that they receive: `load` when they are prepared, since a kernel
 // is loaded onto the device then.
-struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); void (*load)(void); int capturing; struct queue work, recorded; void *context; };
-struct event { double time; };
+struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); void (*load)(void); int capturing; struct queue work, recorded; void *context;
+    // The stream whose capture this one is in, and whether its part of that capture has not been waited for.
+    struct stream *origin; int unjoined; uint64_t capture; };
+// `records` counts the records that were enqueued, `done` those that have run.
+struct event { double time; int is_timed; uint64_t records, done; struct stream *last, *captured; };
 struct memory { uint64_t address; size_t size; };
 
 enum { LIMIT, FAULT, RESET, CURRENT, L2, CLUSTER, PINNED_LIMIT, SETTINGS };
@@ -89,7 +92,8 @@ static void clear(struct queue *queue) {
     queue->first = NULL;
 }
 static void enqueue(struct stream *stream, work run, const void *argument, size_t size) {
-    push(stream->capturing ? &stream->recorded : &stream->work, run, argument, size);
+    if (stream->origin) push(&stream->origin->recorded, run, argument, size), stream->unjoined = 1;
+    else push(stream->capturing ? &stream->recorded : &stream->work, run, argument, size);
 }
 static void enqueue_kernel(struct stream *stream, work run, const void *argument, size_t size) {
     LOCK;
@@ -97,21 +101,28 @@ static void enqueue_kernel(struct stream *stream, work run, const void *argument
     enqueue(stream, run, argument, size);
 }
 static void load(void) { LOCK; counters[LOADS]++; }
-static int drain(struct stream *stream) {
-    for (struct op *op = stream->work.first; op && !lost; op = op->next) {
+// Runs a stream's work, or its work up to a record of an event.
+static int drain_until(struct stream *stream, const struct event *event, uint64_t record) {
+    struct op *op;
+    while ((op = stream->work.first) && !lost && !(event && event->done >= record)) {
+        stream->work.first = op->next;
         now += 0.5;
-        lost = op->run(op->argument);
+        int code = op->run(op->argument);
+        if (code) lost = code;
+        free(op);
         if (!lost && settings[FAULT]) lost = (int)settings[FAULT];
     }
-    clear(&stream->work);
+    if (lost) clear(&stream->work);
     return lost;
 }
+static int drain(struct stream *stream) { return drain_until(stream, NULL, 0); }
 static int drain_all(void) {
     drain(&default_stream);
     for (int i = 0; i < 256; i++) if (streams[i]) drain(streams[i]);
     return lost;
 }
 static struct stream *of(struct stream *stream) { return stream ? stream : &default_stream; }
+static int *capturing(struct stream *stream) { return stream->origin ? &stream->origin->capturing : &stream->capturing; }
 
 static int within(uint64_t address, size_t size) {
     for (int i = 0; i < 4096; i++)
@@ -274,28 +285,45 @@ EXPORT int cuStreamDestroy_v2(struct stream *stream) {
 EXPORT int cuStreamSynchronize(struct stream *stream) {
     MINE(stream);
     counters[WAITS]++;
-    if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
+    if (*capturing(of(stream))) { *capturing(of(stream)) = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
     return drain(of(stream));
 }
-EXPORT int cuStreamIsCapturing(struct stream *stream, int *status) { LOCK; *status = of(stream)->capturing; return 0; }
+EXPORT int cuStreamIsCapturing(struct stream *stream, int *status) {
+    LOCK;
+    *status = *capturing(of(stream));
+    return 0;
+}
+EXPORT int cuStreamGetCaptureInfo_v3(struct stream *stream, int *status, uint64_t *number, void **graph, void **nodes, void **edges, size_t *count) {
+    MINE(stream);
+    (void)graph, (void)nodes, (void)edges, (void)count;
+    struct stream *origin = of(stream)->origin ? of(stream)->origin : of(stream);
+    *status = origin->capturing, *number = origin->capture;
+    return 0;
+}
 EXPORT int cuStreamQuery(struct stream *stream) {
     MINE(stream);
-    if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
+    if (*capturing(of(stream))) { *capturing(of(stream)) = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
     return of(stream)->work.first ? NOT_READY : 0;
 }
 EXPORT int cuStreamBeginCapture_v2(struct stream *stream, int mode) {
     MINE(stream);
     (void)mode;
     if (!stream || stream->capturing) return NOT_SUPPORTED_WHILE_CAPTURED;
-    stream->capturing = 1;
+    static uint64_t captures;
+    stream->capturing = 1, stream->capture = ++captures;
     return 0;
 }
 EXPORT int cuStreamEndCapture(struct stream *stream, struct queue **graph) {
     MINE(stream);
-    int capturing = stream->capturing;
+    int capturing = stream->capturing, unjoined = 0;
     stream->capturing = 0;
+    for (int i = 0; i < 256; i++) {
+        if (!streams[i] || streams[i]->origin != stream) continue;
+        unjoined |= streams[i]->unjoined;
+        streams[i]->origin = NULL, streams[i]->unjoined = 0;
+    }
     *graph = NULL;
-    if (capturing != 1) { clear(&stream->recorded); return CAPTURE_INVALIDATED; }
+    if (capturing != 1 || unjoined) { clear(&stream->recorded); return unjoined ? CAPTURE_UNJOINED : CAPTURE_INVALIDATED; }
     *graph = calloc(1, sizeof **graph);
     **graph = stream->recorded;
     stream->recorded.first = NULL;
@@ -373,23 +401,56 @@ EXPORT int cuLaunchKernelEx(const struct launch *launch, struct op *function, vo
     return 0;
 }
 
-static int run_event(void *argument) { (*(struct event **)argument)->time = now; return 0; }
+static int run_event(void *argument) {
+    struct event *event = *(struct event **)argument;
+    event->time = now, event->done++;
+    return 0;
+}
 EXPORT int cuEventCreate(struct event **event, unsigned flags) {
     READY;
-    if (flags) return INVALID_VALUE;
+    // Without times, or with them.
+    if (flags != 2 && flags) return INVALID_VALUE;
     *event = calloc(1, sizeof **event);
-    (*event)->time = -1;
+    (*event)->time = -1, (*event)->is_timed = !flags;
     counters[EVENTS]++;
     return 0;
 }
 EXPORT int cuEventRecord(struct event *event, struct stream *stream) {
     MINE(stream);
+    event->last = of(stream);
+    event->captured = of(stream)->origin ? of(stream)->origin : of(stream)->capturing ? of(stream) : NULL;
+    if (event->captured) return 0;
+    event->records++;
     enqueue(of(stream), run_event, &event, sizeof event);
+    return 0;
+}
+struct wait { struct event *event; struct stream *stream; uint64_t record; };
+// Runs the other stream's work only now, as late as the order of events allows.
+static int run_wait(void *argument) {
+    struct wait *wait = argument;
+    return wait->event->done < wait->record ? drain_until(wait->stream, wait->event, wait->record) : 0;
+}
+EXPORT int cuStreamWaitEvent(struct stream *waiting, struct event *event, unsigned flags) {
+    MINE(waiting);
+    struct stream *stream = of(waiting);
+    if (flags || !event->last) return INVALID_VALUE;
+    struct stream *capture = stream->origin ? stream->origin : stream->capturing ? stream : NULL;
+    if (event->captured) {
+        // A stream joins the capture that it waits for, and has no work outside of it meanwhile.
+        if (capture && capture != event->captured) return CAPTURE_ISOLATION;
+        if (event->captured == stream) event->last->unjoined = 0;
+        else stream->origin = event->captured, stream->unjoined = 1;
+        return 0;
+    }
+    if (capture) return capture->capturing = 2, CAPTURE_ISOLATION;
+    struct wait wait = {event, event->last, event->records};
+    enqueue(stream, run_wait, &wait, sizeof wait);
     return 0;
 }
 EXPORT int cuEventSynchronize(struct event *event) { READY; return event->time < 0 ? drain_all() : 0; }
 EXPORT int cuEventElapsedTime_v2(float *milliseconds, struct event *start, struct event *end) {
     READY;
+    if (!start->is_timed || !end->is_timed) return INVALID_VALUE;
     if (start->time < 0 || end->time < 0) return 600;
     *milliseconds = (float)(end->time - start->time);
     return 0;

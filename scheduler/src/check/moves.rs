@@ -3,8 +3,7 @@
 
 use fourfold_ir::numeric::{blocked_len, blocked_offset};
 use fourfold_ir::{
-    Capabilities, Dim, ElementType, Entity, Op, OpKind, Program, ScaleLayout, Symbol, SymbolValues, Tensor,
-    Value,
+    Capabilities, Dim, Entity, Op, OpKind, Program, ScaleLayout, Symbol, SymbolValues, Tensor, Value,
 };
 
 use super::{CheckError, known};
@@ -489,21 +488,19 @@ impl<'a> Meaning<'a> {
             let result = module.ty(*module.ops[self.op].results.first()?);
             return self.scale(at, ty.layout, result.layout);
         }
-        if ty.element == ElementType::F4E2M1FN {
-            // Both codes of a byte must come from one byte.
-            return match (self.element(2 * at, indices)?, self.element(2 * at + 1, indices)?) {
-                (Some((value, low)), Some((other, high)))
-                    if value == other && low % 2 == 0 && high == low + 1 =>
-                {
-                    Some(Byte::Operand(value, low / 2))
-                }
-                (None, None) => self.fill(0),
-                _ => None,
-            };
+        // All codes that share bytes must come from such codes.
+        let packed = ty.element.packed_count() as u64;
+        let unit = packed * ty.element.storage_bits() as u64 / 8;
+        let first = self.element(at / unit * packed, indices)?;
+        for other in 1..packed {
+            let expected = first.map(|(value, element)| (value, element + other));
+            if self.element(at / unit * packed + other, indices)? != expected {
+                return None;
+            }
         }
-        let unit = ty.element.storage_bits() as u64 / 8;
-        match self.element(at / unit, indices)? {
-            Some((value, element)) => Some(Byte::Operand(value, element * unit + at % unit)),
+        match first {
+            Some((_, element)) if !element.is_multiple_of(packed) => None,
+            Some((value, element)) => Some(Byte::Operand(value, element / packed * unit + at % unit)),
             None => self.fill((at % unit) as usize),
         }
     }

@@ -14,10 +14,12 @@
 //! arguments only. The time is proportional to the size of the program. Some rewrites are plain code, not
 //! rules of the e-graph: ops with two results and equal swizzles in different regions (`sharing.rs`), quantization and
 //! norms written out op by op (`written.rs`), products that the target has no kernel for (`weight_only.rs`), pairs of
-//! products that an op combines (`pairs.rs`), and the layout of scales (`linear_scales.rs`).
+//! products that an op combines (`pairs.rs`), the layout of scales (`linear_scales.rs`), and the axes of reductions
+//! (`axes.rs`).
 
 mod activations;
 mod apply;
+mod axes;
 mod cost;
 mod draft;
 mod expression;
@@ -45,6 +47,7 @@ use std::sync::Arc;
 use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program, Value, verify};
 
 use self::apply::apply;
+use self::axes::{AXES_RULES, Reductions, transpose_axes};
 use self::draft::Draft;
 use self::language::{Term, Types};
 use self::linear_scales::{LINEAR_SCALES_RULES, Layouts, read_linear, swizzle};
@@ -196,7 +199,8 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
         why: rule.why,
         contract: rule.contract,
     });
-    let of_target = WEIGHT_ONLY_RULES.iter().chain(PAIR_RULES).chain(LINEAR_SCALES_RULES).copied();
+    let of_target =
+        WEIGHT_ONLY_RULES.iter().chain(PAIR_RULES).chain(LINEAR_SCALES_RULES).chain(AXES_RULES).copied();
     rules.chain(sharing).chain(written).chain(of_target)
 }
 
@@ -205,30 +209,39 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
 ///
 /// Products of a 16-bit value and a dequantized weight stay as they are: [`normalize_for`] rewrites them.
 pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
-    normalize_by(program, options, None, &Pairs::default(), &Layouts::default())
+    normalize_by(program, options, Target::default())
 }
 
 /// Like [`normalize`], for a target. A product of a 16-bit value and a dequantized weight becomes a weight-only
 /// `scaled_mma` if the target has a kernel for it. Otherwise a weight-only `scaled_mma` becomes an `mma` of the dequantized
 /// weight, if the target's library computes it. Two products that an op combines become one of a rearranged weight, if the
 /// target has a kernel for all three ([`Capabilities::formats`], `pairs`). Linear scales that kernels do not read are
-/// swizzled, and a swizzle before an sfa that they read linear is dropped (`has_linear_scales`).
+/// swizzled, and a swizzle before an sfa that they read linear is dropped (`has_linear_scales`). Transposes bring the axes of
+/// `softmax` and `reduce` to where the target's kernels compute them.
 pub fn normalize_for(
     program: &Program,
     options: &NormalizeOptions,
     capabilities: &Capabilities,
 ) -> Normalized {
-    let (pairs, layouts) = (Pairs::of(capabilities), Layouts::of(capabilities));
-    normalize_by(program, options, Some(WeightOnly::of(capabilities)), &pairs, &layouts)
+    let target = Target {
+        weight_only: WeightOnly::of(capabilities),
+        pairs: Pairs::of(capabilities),
+        layouts: Layouts::of(capabilities),
+        reductions: Reductions::of(capabilities),
+    };
+    normalize_by(program, options, target)
 }
 
-fn normalize_by(
-    program: &Program,
-    options: &NormalizeOptions,
-    target: Option<WeightOnly>,
-    pairs: &Pairs,
-    layouts: &Layouts<'_>,
-) -> Normalized {
+/// The parts of a target's capabilities that decide rewrites; the default has none.
+#[derive(Default)]
+struct Target<'a> {
+    weight_only: WeightOnly,
+    pairs: Pairs,
+    layouts: Layouts<'a>,
+    reductions: Reductions,
+}
+
+fn normalize_by(program: &Program, options: &NormalizeOptions, target: Target<'_>) -> Normalized {
     /// The maximum number of rounds. A rewritten region may enable rules in another, so each round visits all regions.
     /// No known program needs more than three.
     const MOST_ROUNDS: usize = 6;
@@ -237,11 +250,11 @@ fn normalize_by(
     // Before the rounds, so that their rules see the ops that were written out, and rows that are not repeated.
     let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
     changed |= repeat(&mut draft, RULES.len());
-    let target = target.unwrap_or_default();
+    let Target { weight_only, pairs, layouts, reductions } = target;
     let first = RULES.len() + SHARING_RULES.len() + WRITTEN_RULES.len();
-    changed |= lower(&mut draft, &target, first, options.contract);
+    changed |= lower(&mut draft, &weight_only, first, options.contract);
     let of_layouts = first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len();
-    changed |= swizzle(&mut draft, program, layouts, of_layouts + 1);
+    changed |= swizzle(&mut draft, program, &layouts, of_layouts + 1);
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
@@ -249,7 +262,7 @@ fn normalize_by(
                 continue;
             }
             let saturation =
-                saturation.get_or_insert_with(|| Saturation::new(compiled(*options), target.clone()));
+                saturation.get_or_insert_with(|| Saturation::new(compiled(*options), weight_only.clone()));
             let region = region(&draft, &mut saturation.tables, root);
             if let Some(rewritten) = saturation.rewrite(&region.expression) {
                 apply(&mut draft, &saturation.tables, &region, &rewritten);
@@ -265,13 +278,14 @@ fn normalize_by(
         }
     }
     // After the rounds: products of several forms are `scaled_mma` now.
-    if pair(&mut draft, pairs, first + WEIGHT_ONLY_RULES.len()) {
+    if pair(&mut draft, &pairs, first + WEIGHT_ONLY_RULES.len()) {
         changed = true;
         // Both halves of a weight have the same linear scales.
         share(&mut draft, RULES.len());
     }
     // Last: `share` lets `block_quantize` write blocked scales, and removes their swizzles.
-    changed |= read_linear(&mut draft, layouts, of_layouts);
+    changed |= read_linear(&mut draft, &layouts, of_layouts);
+    changed |= transpose_axes(&mut draft, &reductions, of_layouts + LINEAR_SCALES_RULES.len());
     let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }
@@ -371,7 +385,9 @@ fn steps(rules: &[usize]) -> Vec<Step> {
                 let weight_only = WEIGHT_ONLY_RULES.iter().map(|rule| (rule.name, rule.contract));
                 let pairs = PAIR_RULES.iter().map(|rule| (rule.name, rule.contract));
                 let linear_scales = LINEAR_SCALES_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let mut known = sharing.chain(written).chain(weight_only).chain(pairs).chain(linear_scales);
+                let axes = AXES_RULES.iter().map(|rule| (rule.name, rule.contract));
+                let of_target = weight_only.chain(pairs).chain(linear_scales).chain(axes);
+                let mut known = sharing.chain(written).chain(of_target);
                 let (rule, contract) = known.nth(rule - RULES.len()).expect("a rule has a position");
                 Step { rule, contract }
             }

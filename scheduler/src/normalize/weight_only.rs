@@ -123,9 +123,7 @@ fn product(draft: &Draft, target: &WeightOnly, first: usize, contract: bool, op:
         return None;
     }
     let nvfp4 = format == BlockFormat::NVFP4.weight_only(a.element);
-    // No row kernel reads FP6.
-    let dequantizes = format.is_standard() && !b.element.is_fp6();
-    let mx = dequantizes && a.element == ElementType::BF16 && contract;
+    let mx = format.is_standard() && a.element == ElementType::BF16 && contract;
     let rule = if nvfp4 { Some(first) } else { mx.then_some(first + 1) }?;
     Some(Product { op, attributes, operands: operation.operands.clone(), rule })
 }

@@ -116,9 +116,9 @@ pub(crate) fn needs(program: &Program, capability: &RowCapability, op: Op, space
             let reads =
                 operands.iter().map(|operand| elementwise_read(program, space, *operand, &result.shape));
             let class = space.class(&result.shape)?;
-            // FP4 elements share bytes along the last axis, so rows must be the kernel's.
+            // FP4 and FP6 elements share bytes along the last axis, so rows must be the kernel's.
             let mut types = operands.iter().map(|operand| module.ty(*operand)).chain([result]);
-            if types.any(|ty| ty.element == ElementType::F4E2M1FN) && own != *space {
+            if types.any(|ty| ty.element.packed_count() > 1) && own != *space {
                 return None;
             }
             plain(reads.collect::<Option<_>>()?, class, usize::from(operation.kind != OpKind::Broadcast))

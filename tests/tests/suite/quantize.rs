@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourfold::codegen::row::{element_functions, nvfp4_functions};
+use fourfold::codegen::row::{element_functions, nvfp4_functions, six_functions};
 use fourfold::codegen::{
     edge_functions, edges_type, even_functions, formula_functions, formula_type, quantization_functions,
 };
@@ -144,6 +144,12 @@ FORMULAS
     case '6': quantize<MxEven<E2m1>>(in, out); break;
     case '7': quantize<MxEven<E4m3>>(in, out); break;
     case '8': quantize<MxEven<E5m2>>(in, out); break;
+    case 'u': quantize<Mx<E2m3, false>>(in, out); break;
+    case 'v': quantize<Mx<E2m3, true>>(in, out); break;
+    case 'w': quantize<MxEven<E2m3>>(in, out); break;
+    case 'x': quantize<Mx<E3m2, false>>(in, out); break;
+    case 'y': quantize<Mx<E3m2, true>>(in, out); break;
+    case 'z': quantize<MxEven<E3m2>>(in, out); break;
     default: return argc;
   }
   std::fwrite(out.data(), 1, out.size(), stdout);
@@ -174,8 +180,9 @@ fn formulas() -> Vec<(char, Nvfp4Formula)> {
 
 /// Returns MX formats whose edges differ from the default, each with the name of its case.
 fn edges() -> Vec<(char, MxElement, ScaleRounding, MxEdges)> {
-    const NAMES: &str = "!#$%&()*+,-./:;<=>?@";
-    const ELEMENTS: [MxElement; 3] = [MxElement::E2M1, MxElement::E4M3, MxElement::E5M2];
+    const NAMES: &str = "!#$%&()*+,-./:;<=>?@{|}~";
+    const ELEMENTS: [MxElement; 5] =
+        [MxElement::E2M1, MxElement::E4M3, MxElement::E5M2, MxElement::E2M3, MxElement::E3M2];
     const ROUNDINGS: [ScaleRounding; 3] = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even];
     let of_index = |(index, name): (usize, char)| {
         let edges = MxEdges {
@@ -184,7 +191,7 @@ fn edges() -> Vec<(char, MxElement, ScaleRounding, MxEdges)> {
             least_scale: LeastScale::of_byte([0, 0, 1, 97, 0xFE][index % 5]).expect("a number"),
             least_step: LeastStep::ALL[(index + 1) % 3],
         };
-        (name, ELEMENTS[index / 3 % 3], ROUNDINGS[index % 3], edges)
+        (name, ELEMENTS[index / 3 % 5], ROUNDINGS[index % 3], edges)
     };
     NAMES.chars().enumerate().map(of_index).collect()
 }
@@ -220,7 +227,7 @@ fn program() -> &'static Path {
         let estimates = nvfp4_functions();
         assert_eq!(estimates.matches(call).count(), 2, "floats and packed bf16");
         let estimates = estimates.replace(call, &call.replace("return ", "return ++exact, "));
-        let estimates = [element_functions(), &estimates].join("\n");
+        let estimates = [element_functions(), &estimates, six_functions()].join("\n");
         let text = MAIN
             .replace("FUNCTIONS", &functions)
             .replace("ESTIMATES", &estimates)
@@ -477,6 +484,12 @@ fn mx_blocks_are_those_of_the_interpreter() {
         ("6", MxElement::E2M1, Even),
         ("7", MxElement::E4M3, Even),
         ("8", MxElement::E5M2, Even),
+        ("u", MxElement::E2M3, Floor),
+        ("v", MxElement::E2M3, Ceil),
+        ("w", MxElement::E2M3, Even),
+        ("x", MxElement::E3M2, Floor),
+        ("y", MxElement::E3M2, Ceil),
+        ("z", MxElement::E3M2, Even),
     ];
     for (name, element, rounding) in formats {
         let expected = |values: &[f32], _: f32, codes: &mut [u8]| {

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fourfold::codegen::quantization_functions;
-use fourfold::codegen::row::{element_functions, row_functions};
+use fourfold::codegen::row::{element_functions, row_functions, six_functions};
 use fourfold::ir::scalar::{self, round_to};
 use fourfold::ir::{BinaryKind, BitwiseKind, ElementType, UnaryKind, numeric};
 use fourfold_tests::random::Random;
 
-use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I32};
+use ElementType::{BF16, F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I32};
 
 const HEAD: &str = r#"
 #include <cmath>
@@ -29,7 +29,7 @@ using Words = std::vector<uint32_t>;
 static void decoded(uint32_t const *in, Words &out) {
   uint32_t const code = in[0];
   for (float x : {low_bf16(code), high_bf16(code << 16), low_f16(code), high_f16(code << 16), low_f8E4M3FN(code),
-                  low_f8E5M2(code), low_f8E8M0FNU(code), low_f4E2M1FN(code)}) {
+                  low_f8E5M2(code), low_f8E8M0FNU(code), low_f4E2M1FN(code), low_f6E2M3FN(code), low_f6E3M2FN(code)}) {
     out.push_back(bits_of(x));
   }
   out.push_back(low_i1(code));
@@ -37,13 +37,34 @@ static void decoded(uint32_t const *in, Words &out) {
 static void encoded(uint32_t const *in, Words &out) {
   float const x = float_of(in[0]);
   for (uint32_t pair : {pack_bf16(x, -x), pack_f16(x, -x), pair_f8E4M3FN(x, -x), pair_f8E5M2(x, -x),
-                        pair_f4E2M1FN(x, -x), pair_f8E8M0FNU(x, -x)}) {
+                        pair_f4E2M1FN(x, -x), pair_f8E8M0FNU(x, -x), pair_f6E2M3FN(x, -x), pair_f6E3M2FN(x, -x)}) {
     out.push_back(pair);
   }
-  out.push_back(i32_of_float(x)), out.push_back(bitcast_f32_i32(x));
-  for (float y : {round_bf16(x), round_f16(x), round_f8E4M3FN(x), round_f8E5M2(x), round_f4E2M1FN(x), round_f8E8M0FNU(x)}) {
+  for (float y : {round_bf16(x), round_f16(x), round_f8E4M3FN(x), round_f8E5M2(x), round_f4E2M1FN(x), round_f8E8M0FNU(x),
+                  round_f6E2M3FN(x), round_f6E3M2FN(x)}) {
     out.push_back(bits_of(y));
   }
+  out.push_back(i32_of_float(x)), out.push_back(bitcast_f32_i32(x));
+}
+// Sixteen codes as their values, those read one by one and in pairs, and the codes as written in fours and in pairs.
+static void sixes(uint32_t const *in, Words &out) {
+  uint32_t const words[3] = {in[0], in[1], in[2]};
+  uint8_t bytes[12], written[12];
+  std::memcpy(bytes, in, 12);
+  uint32_t put[3] = {}, four = 0;
+  for (int pair = 0; pair < 8; ++pair) {
+    uint32_t const codes = six_pair(words, pair) & 0xFFFu;
+    put_six_pair(put, pair, codes);
+    four = four >> 12 | codes << 12;
+    if (pair % 2 == 1) {
+      store_four_six(written, 2 * pair - 2, four);
+    }
+    out.push_back(bits_of(low_f6E2M3FN(codes))), out.push_back(bits_of(low_f6E3M2FN(codes >> 6)));
+    out.push_back(bits_of(load_f6E2M3FN(bytes, 2 * pair))), out.push_back(bits_of(load_f6E3M2FN(bytes, 2 * pair + 1)));
+  }
+  out.insert(out.end(), put, put + 3);
+  std::memcpy(put, written, 12);
+  out.insert(out.end(), put, put + 3);
 }
 static void integers(uint32_t const *in, Words &out) {
   int32_t const a = in[0], b = in[1];
@@ -53,7 +74,7 @@ static void integers(uint32_t const *in, Words &out) {
   }
   float const n = narrow_of_i32(a);
   for (float x : {float_of_i32(a), round_bf16(n), round_f16(n), round_f8E4M3FN(n), round_f8E5M2(n), round_f4E2M1FN(n),
-                  bitcast_i32_f32(a), bitcast_i32_f8E8M0FNU(a)}) {
+                  round_f6E2M3FN(n), round_f6E3M2FN(n), bitcast_i32_f32(a), bitcast_i32_f8E8M0FNU(a)}) {
     out.push_back(bits_of(x));
   }
   out.push_back(bitcast_f8E8M0FNU_i32(bitcast_i32_f8E8M0FNU(a)));
@@ -80,9 +101,15 @@ int main(int, char **arguments) {
     in.insert(in.end(), buffer, buffer + count);
   }
   char const name = arguments[1][0];
-  size_t const record = name == 'i' ? 2 : name == 'q' ? 4 : 1;
+  size_t const record = name == 'i' ? 2 : name == 's' ? 3 : name == 'q' ? 4 : 1;
+  auto const function = name == 'd'   ? decoded
+                        : name == 'e' ? encoded
+                        : name == 'i' ? integers
+                        : name == 's' ? sixes
+                        : name == 'q' ? dequantized
+                                      : applied;
   for (size_t at = 0; at + record <= in.size(); at += record) {
-    (name == 'd' ? decoded : name == 'e' ? encoded : name == 'i' ? integers : name == 'q' ? dequantized : applied)(&in[at], out);
+    function(&in[at], out);
   }
   std::fwrite(out.data(), 4, out.size(), stdout);
 }
@@ -106,8 +133,8 @@ fn run(name: &str, words: &[u32], width: usize) -> Vec<Vec<u32>> {
     std::fs::create_dir_all(&folder).expect("the folder can be created");
     let (source, program) = (folder.join("rows.cc"), folder.join("rows"));
     let calls = FUNCTIONS.map(|kind| format!("fn_{kind}(x)")).join(", ");
-    let parts =
-        [HEAD, quantization_functions(), element_functions(), &row_functions(&FUNCTIONS), MAIN].join("\n");
+    let elements = [quantization_functions(), element_functions(), six_functions()].join("\n");
+    let parts = [HEAD, &elements, &row_functions(&FUNCTIONS), MAIN].join("\n");
     std::fs::write(&source, parts.replace("CALLS", &calls)).expect("the file can be written");
     let mut compiler = Command::new("g++");
     compiler.args(["-std=c++17", "-O2", "-ffp-contract=off", "-w", "-o"]).args([&program, &source]);
@@ -148,6 +175,9 @@ fn numbers(random: &mut Random) -> Vec<u32> {
     }
     for small in 0..1 << 11u32 {
         numbers.push((small as f32 / 4.0).to_bits());
+        // Ties of FP6, and their neighbours.
+        let tie = (small as f32 / 32.0).to_bits();
+        numbers.extend([tie.saturating_sub(1), tie, tie + 1]);
     }
     let negative: Vec<u32> = numbers.iter().map(|bits| bits | 1 << 31).collect();
     numbers.extend(negative);
@@ -162,16 +192,18 @@ fn codes_of(element: ElementType, x: f64) -> u32 {
         F8E4M3FN => numeric::e4m3_from_f64(x).into(),
         F8E5M2 => numeric::e5m2_from_f64(x).into(),
         F4E2M1FN => numeric::e2m1_from_f64(x).into(),
+        F6E2M3FN => numeric::e2m3_from_f64(x).into(),
+        F6E3M2FN => numeric::e3m2_from_f64(x).into(),
         _ => numeric::e8m0_from_f32(x as f32, numeric::ScaleRounding::Floor).into(),
     }
 }
 
-const NARROW: [ElementType; 6] = [BF16, F16, F8E4M3FN, F8E5M2, F4E2M1FN, F8E8M0FNU];
+const NARROW: [ElementType; 8] = [BF16, F16, F8E4M3FN, F8E5M2, F4E2M1FN, F8E8M0FNU, F6E2M3FN, F6E3M2FN];
 
 #[test]
 fn every_code_is_decoded_as_its_type_defines() {
     let codes: Vec<u32> = (0..1 << 16).collect();
-    for (code, found) in codes.iter().zip(run("decode", &codes, 9)) {
+    for (code, found) in codes.iter().zip(run("decode", &codes, 11)) {
         let (half, byte) = (*code as u16, *code as u8);
         let expected = [
             numeric::bf16_bits_to_f32(half),
@@ -182,18 +214,20 @@ fn every_code_is_decoded_as_its_type_defines() {
             numeric::e5m2_to_f32(byte),
             numeric::e8m0_to_f32(byte),
             numeric::e2m1_to_f32(byte),
+            numeric::e2m3_to_f32(byte),
+            numeric::e3m2_to_f32(byte),
         ];
         for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
             check(*found, expected.into(), format_args!("format {index} of {code:#x}"));
         }
-        assert_eq!(found[8] != 0, byte != 0);
+        assert_eq!(found[10] != 0, byte != 0);
     }
 }
 
 #[test]
 fn every_number_is_encoded_and_rounded_as_convert_does() {
     let numbers = numbers(&mut Random::new(0x0E5));
-    for (bits, found) in numbers.iter().zip(run("encode", &numbers, 14)) {
+    for (bits, found) in numbers.iter().zip(run("encode", &numbers, 18)) {
         let x = f64::from(f32::from_bits(*bits));
         for (index, element) in NARROW.into_iter().enumerate() {
             let width = element.storage_bits();
@@ -201,10 +235,38 @@ fn every_number_is_encoded_and_rounded_as_convert_does() {
             if !x.is_nan() {
                 assert_eq!(found[index], low | high << width, "{element} of {x:e}");
             }
-            check(found[8 + index], round_to(element, x), format_args!("{element} of {x:e}"));
+            check(found[NARROW.len() + index], round_to(element, x), format_args!("{element} of {x:e}"));
         }
-        assert_eq!(f64::from(found[6] as i32), round_to(I32, x), "i32 of {x:e}");
-        assert_eq!(found[7] as i32, scalar::bits_of(x as f32), "bits of {x:e}");
+        assert_eq!(f64::from(found[16] as i32), round_to(I32, x), "i32 of {x:e}");
+        assert_eq!(found[17] as i32, scalar::bits_of(x as f32), "bits of {x:e}");
+    }
+}
+
+#[test]
+fn four_codes_of_six_bits_take_three_bytes() {
+    let mut random = Random::new(0x6B);
+    // Every code at every place, among codes of zeros and of ones.
+    let mut words: Vec<u32> = Vec::new();
+    for (place, code) in (0..16).flat_map(|place| (0..64u8).map(move |code| (place, code))) {
+        for other in [0, 0x3F] {
+            let mut codes = [other; 16];
+            codes[place] = code;
+            let bytes = numeric::pack_codes(&codes, 6);
+            words.extend(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
+        }
+    }
+    words.extend((0..30_000).map(|_| random.bits() as u32));
+    for (record, found) in words.chunks(3).zip(run("sixes", &words, 38)) {
+        let bytes: Vec<u8> = record.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let code = |index: usize| numeric::code_at(&bytes, index, 6);
+        for (pair, found) in found[..32].chunks(4).enumerate() {
+            let [low, high] =
+                [numeric::e2m3_to_f32(code(2 * pair)), numeric::e3m2_to_f32(code(2 * pair + 1))];
+            for (found, expected) in found.iter().zip([low, high, low, high]) {
+                check(*found, expected.into(), format_args!("pair {pair} of {record:x?}"));
+            }
+        }
+        assert_eq!((&found[32..35], &found[35..]), (record, record), "the codes are written as they are");
     }
 }
 
@@ -221,7 +283,7 @@ fn integers_wrap_around_and_are_rounded_once() {
     let mut words: Vec<u32> = special.iter().flat_map(|a| [*a as u32, random.bits() as u32]).collect();
     words.extend((0..40_000).flat_map(|_| [random.bits() as u32, random.below(80) as u32]));
     words.extend((0..40_000).map(|_| random.bits() as u32 >> random.below(32)));
-    for (pair, found) in words.chunks(2).zip(run("integers", &words, 18)) {
+    for (pair, found) in words.chunks(2).zip(run("integers", &words, 20)) {
         let (a, b) = (pair[0] as i32, pair[1] as i32);
         let arithmetic =
             [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Max, BinaryKind::Min];
@@ -231,12 +293,13 @@ fn integers_wrap_around_and_are_rounded_once() {
         for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
             assert_eq!(*found as i32, expected, "function {index} of {a} and {b}");
         }
-        for (found, element) in found[9..15].iter().zip([F32, BF16, F16, F8E4M3FN, F8E5M2, F4E2M1FN]) {
+        let elements = [F32, BF16, F16, F8E4M3FN, F8E5M2, F4E2M1FN, F6E2M3FN, F6E3M2FN];
+        for (found, element) in found[9..17].iter().zip(elements) {
             check(*found, round_to(element, a.into()), format_args!("{element} of {a}"));
         }
-        check(found[15], scalar::of_bits(a).into(), format_args!("f32 with bits {a:#x}"));
-        check(found[16], numeric::e8m0_to_f32(a as u8).into(), format_args!("scale {a:#x}"));
-        assert_eq!(found[17], u32::from(a as u8));
+        check(found[17], scalar::of_bits(a).into(), format_args!("f32 with bits {a:#x}"));
+        check(found[18], numeric::e8m0_to_f32(a as u8).into(), format_args!("scale {a:#x}"));
+        assert_eq!(found[19], u32::from(a as u8));
     }
 }
 
@@ -260,6 +323,10 @@ fn dequantization_rounds_the_product_of_three_factors_once() {
         for code in 0..=15u8 {
             add(numeric::e2m1_to_f32(code), numeric::ue4m3_to_f32(scale), false, &mut random);
             add(numeric::e2m1_to_f32(code), numeric::e8m0_to_f32(scale), true, &mut random);
+        }
+        for code in 0..64u8 {
+            add(numeric::e2m3_to_f32(code), numeric::e8m0_to_f32(scale), true, &mut random);
+            add(numeric::e3m2_to_f32(code), numeric::e8m0_to_f32(scale), true, &mut random);
         }
         for code in 0..=255u8 {
             add(numeric::e4m3_to_f32(code), numeric::e8m0_to_f32(scale), true, &mut random);

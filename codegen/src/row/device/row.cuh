@@ -1,6 +1,6 @@
-// Elements of a row as 32-bit words, in memory order.
+// Elements of a row as 32-bit words, in memory order. Elements of 6 bits take 12 or 24 bytes.
 template <int kBytes>
-struct alignas(kBytes < 16 ? kBytes : 16) Words {
+struct alignas((kBytes & -kBytes) < 16 ? kBytes & -kBytes : 16) Words {
   uint32_t words[kBytes / 4];
 };
 
@@ -153,7 +153,15 @@ __device__ __forceinline__ BlockCodes<Blocks, kBits> quantize_block(float const 
   typename Blocks::Step const step = Blocks::step(result.scale, amax, global);
 #pragma unroll
   for (int i = 0; i < Blocks::kBlock; i += 2) {
-    result.words[i * kBits / 32] |= Blocks::codes(values[i], values[i + 1], step) << (i * kBits % 32);
+    uint32_t const pair = Blocks::codes(values[i], values[i + 1], step);
+    int const word = i * kBits / 32, shift = i * kBits % 32;
+    result.words[word] |= pair << shift;
+    // A pair of codes of 6 bits may lie in two words.
+    if constexpr (kBits == 6) {
+      if (shift > 20) {
+        result.words[word + 1] |= pair >> (32 - shift);
+      }
+    }
   }
   return result;
 }

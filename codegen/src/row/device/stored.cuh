@@ -53,7 +53,7 @@ __device__ __forceinline__ void wait_copies(uint32_t pending) {
 
 // The words of a thread are units of at most 16 bytes, and the units of all threads alternate.
 template <int kBytes>
-constexpr int kUnit = kBytes < 16 ? kBytes : 16;
+constexpr int kUnit = (kBytes & -kBytes) < 16 ? kBytes & -kBytes : 16;
 
 template <int kThreads, int kBytes>
 __device__ __forceinline__ void copy_words(uint8_t *to, uint8_t const *from, uint32_t thread) {

@@ -6,6 +6,7 @@
 
 mod allocations;
 mod blas;
+mod branches;
 mod choices;
 mod columns;
 mod debug;

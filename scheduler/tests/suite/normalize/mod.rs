@@ -1,5 +1,6 @@
 //! Normalization: each rule on text, its near misses, and the interpreter's bits before and after.
 
+mod axes;
 mod contract;
 mod linear_scales;
 mod norms;

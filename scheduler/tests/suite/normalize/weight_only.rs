@@ -261,6 +261,14 @@ fn powers_of_two_beyond_bf16_stay_unless_contracted() {
         %d = mma %x, %w.dequantized : tensor<[37, 24], f32>  ; from d: mx-weight-only-without-kernel-is-mma (contract)
     "#]],
     );
+    // bf16 holds every code of FP6, too.
+    for six in ["f6E2M3FN", "f6E3M2FN"] {
+        let program = function(&MX.replace("f4E2M1FN", six), body);
+        assert!(!normalized_for(&program, false, &without_kernels()).is_changed());
+        let normalized = normalized_for(&program, true, &without_kernels());
+        assert!(normalized.is_changed());
+        check_same_bits(&program, &normalized, 12, &SymbolValues::default());
+    }
     let f16 = MX.replace("bf16", "f16");
     assert!(!normalized_for(&function(&f16, body), true, &without_kernels()).is_changed());
 }

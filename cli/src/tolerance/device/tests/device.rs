@@ -69,11 +69,7 @@ fn quantized(output: &RowOutput, operands: &[Operand], values: &[f64]) -> (Vec<u
     };
     let global = global.map_or(1.0, |operand| operands[operand].values[0] as f32);
     let values: Vec<f32> = values.iter().map(|value| *value as f32).collect();
-    let element = match format.element {
-        ElementType::F8E4M3FN => MxElement::E4M3,
-        ElementType::F8E5M2 => MxElement::E5M2,
-        _ => MxElement::E2M1,
-    };
+    let element = MxElement::of(format.element).expect("block data");
     let mut codes = vec![0; values.len()];
     let blocks = values.chunks(format.block as usize).zip(codes.chunks_mut(format.block as usize));
     let scales = blocks.map(|(values, codes)| match scale_rounding {
