@@ -19,6 +19,15 @@ const MAX_GROUPS: u64 = 1 << 16;
 /// length, a row takes several milliseconds.
 const MAX_EXAMINED: u64 = 1 << 24;
 
+/// The most CTAs of a launch along x.
+const MAX_GRID_X: u64 = i32::MAX as u64;
+
+/// Columns of a row that a CTA of a `scatter_add` computes.
+pub(crate) const COLUMNS_OF_SUM: u64 = 2048;
+
+/// Rows that a CTA of a `top_k` computes, one in each warp.
+pub(crate) const ROWS_OF_TOP_K: u64 = 8;
+
 /// The device tier of every GPU target; `formats` are those of quantization kernels.
 pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability {
     DeviceCapability {
@@ -29,6 +38,9 @@ pub(crate) fn device_capability(formats: &[QuantizedFormat]) -> DeviceCapability
             max_groups: MAX_GROUPS,
             max_positions: MAX_EXTENT,
             max_examined: MAX_EXAMINED,
+            max_ranked_rows: MAX_GRID_X * ROWS_OF_TOP_K,
+            sum_tile: [1, COLUMNS_OF_SUM],
+            max_sum_tiles: MAX_GRID_X,
         }),
         mma: Some(mma_capability()),
         columns: Some(ColumnCapability {

@@ -188,8 +188,16 @@ pub(crate) fn scalar(tensor: &Tensor, convention: Convention) -> Result<Scalar, 
     Ok(Scalar { stored, convention, bits: tensor.bits })
 }
 
+/// Returns whether a number can be the factor of one of several experts. That of an expert without weights is 0.
+pub(crate) fn is_factor(number: f64) -> bool {
+    number >= 0.0 && number.is_finite()
+}
+
+/// The numbers for which [`is_factor`] is true, for messages.
+pub(crate) const FACTOR: &str = "a finite number that is not negative";
+
 /// The number that a stored element of an arithmetic type has.
-fn value_of(element: ElementType, bits: u64) -> f32 {
+pub(crate) fn value_of(element: ElementType, bits: u64) -> f32 {
     let [first, second, third, fourth, ..] = bits.to_le_bytes();
     let half = u16::from_le_bytes([first, second]);
     match element {

@@ -14,7 +14,7 @@ use gguf_rs_lib::tensor::TensorInfo;
 
 use crate::assemble;
 use crate::error::ImportError;
-use crate::fields::Refusal;
+use crate::fields::{FACTOR, Refusal, is_factor, value_of};
 use crate::formats::Reading;
 use crate::imported::{Import, LeftOutCode};
 use crate::linear::{Activation, Convention, Linear, Scalar, Scales, Stored, Weight};
@@ -22,7 +22,10 @@ use crate::options::ImportOptions;
 use crate::program::Activations;
 
 /// The names of the tensors of a linear, after its name.
-const FIELDS: [&str; 4] = ["weight", "scale", "input_scale", "bias"];
+const FIELDS: [&str; 4] = ["weight", FACTORS, "input_scale", "bias"];
+
+/// The last part of the name of a tensor with a factor of a weight, or of each expert.
+const FACTORS: &str = "scale";
 
 /// The maximum number of experts that share a tensor.
 const MAX_EXPERTS: u64 = 1 << 16;
@@ -67,6 +70,8 @@ struct Tensor {
     ty: GGUFTensorType,
     /// Innermost first.
     extents: Vec<u64>,
+    /// The numbers of factors; empty for other tensors.
+    factors: Vec<f64>,
 }
 
 impl Model {
@@ -91,7 +96,7 @@ impl Model {
             }
             let header = file.hash(0, reader.tensor_data_offset().min(file.length()))?;
             for info in reader.tensor_infos() {
-                let tensor =
+                let mut tensor =
                     Tensor::of(info, reader.tensor_data_offset(), header, text).ok_or_else(|| {
                         malformed(format!("the tensor `{}` does not fit in the file", info.name()))
                     })?;
@@ -100,6 +105,9 @@ impl Model {
                     return Err(ImportError::RepeatedTensor { first, second, tensor });
                 }
                 let (module, field) = info.name().rsplit_once('.').unwrap_or((info.name(), ""));
+                if field == FACTORS {
+                    tensor.read_factors(&file)?;
+                }
                 model.modules.entry(module.to_owned()).or_default().insert(field.to_owned(), tensor);
             }
         }
@@ -117,7 +125,15 @@ impl Tensor {
         let start = data.checked_add(info.data_offset())?;
         let end = start.checked_add(info.checked_expected_data_size().ok()?)?;
         let extents = info.shape().dims().to_vec();
-        Some(Tensor { file: file.to_owned(), header, start, end, ty: info.tensor_type(), extents })
+        Some(Tensor {
+            file: file.to_owned(),
+            header,
+            start,
+            end,
+            ty: info.tensor_type(),
+            extents,
+            factors: Vec::new(),
+        })
     }
 
     /// Refers to part `index` of `count` equal parts.
@@ -127,16 +143,39 @@ impl Tensor {
         TensorReference::bytes("", start, start + size, &*self.file).checked(self.header)
     }
 
+    /// The element type of a tensor of floats.
+    fn element(&self) -> Option<ElementType> {
+        match self.ty {
+            GGUFTensorType::F32 => Some(ElementType::F32),
+            GGUFTensorType::F16 => Some(ElementType::F16),
+            GGUFTensorType::BF16 => Some(ElementType::BF16),
+            _ => None,
+        }
+    }
+
+    /// Reads the numbers of a tensor with a factor of each expert. Others are refused later.
+    fn read_factors(&mut self, file: &RegularFile) -> Result<(), ImportError> {
+        const WIDEST: u64 = 4;
+        let Some(element) = self.element() else { return Ok(()) };
+        let size = self.end - self.start;
+        if size > MAX_EXPERTS * WIDEST || self.end > file.length() {
+            return Ok(());
+        }
+        let bytes = file.read(self.start, size)?;
+        let number = |bytes: &[u8]| {
+            let mut bits = [0; 8];
+            bits[..bytes.len()].copy_from_slice(bytes);
+            f64::from(value_of(element, u64::from_le_bytes(bits)))
+        };
+        self.factors = bytes.chunks_exact(element.storage_bits() / 8).map(number).collect();
+        Ok(())
+    }
+
     /// Part `index` of `count` as a tensor of floats.
     fn floats(&self, name: &str, shape: Vec<u64>, (index, count): (u64, u64)) -> Result<Stored, Refusal> {
-        let element = match self.ty {
-            GGUFTensorType::F32 => ElementType::F32,
-            GGUFTensorType::F16 => ElementType::F16,
-            GGUFTensorType::BF16 => ElementType::BF16,
-            other => {
-                let message = format!("the tensor `{name}` is {other:?}, expected F32, F16 or BF16");
-                return Err(Refusal::new(LeftOutCode::WrongDtype, message));
-            }
+        let Some(element) = self.element() else {
+            let message = format!("the tensor `{name}` is {:?}, expected F32, F16 or BF16", self.ty);
+            return Err(Refusal::new(LeftOutCode::WrongDtype, message));
         };
         let elements = shape.iter().product::<u64>().checked_mul(count);
         if self.extents.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent)) != elements {
@@ -144,6 +183,11 @@ impl Tensor {
                 (&self.extents, if count > 1 { format!(" of {count} experts") } else { String::new() });
             let message = format!("the tensor `{name}` has the extents {found:?}, expected {shape:?}{of}");
             return Err(Refusal::new(LeftOutCode::WrongShape, message));
+        }
+        if let Some(factor) = self.factors.get(index as usize).filter(|factor| !is_factor(**factor)) {
+            let of = if count > 1 { format!(" of expert {index}") } else { String::new() };
+            let message = format!("the factor{of} in `{name}` is {factor}; expected {FACTOR}");
+            return Err(Refusal::new(LeftOutCode::InvalidScale, message));
         }
         Ok(Stored { reference: self.part(index, count), element, shape })
     }
@@ -237,7 +281,7 @@ impl Module<'_> {
             self.tensors.get(field).map(|tensor| tensor.floats(&whole, shape, part)).transpose()
         };
         let convention = Convention::Multiply;
-        let global = stored("scale", vec![1])?.map(|stored| Scalar { stored, convention, bits: None });
+        let global = stored(FACTORS, vec![1])?.map(|stored| Scalar { stored, convention, bits: None });
         let bias = stored("bias", vec![n])?;
         let reference = self.tensors["weight"].part(part.0, part.1).encoded(encoding);
         let scales = Scales::Block {

@@ -119,7 +119,7 @@ codes! {
     WrongDtype => "wrong_dtype",
     /// The shape of a tensor does not fit the format.
     WrongShape => "wrong_shape",
-    /// A scale of a whole tensor is not a positive finite number.
+    /// A scale of a whole tensor is not a positive finite number, or the factor of an expert is negative or not finite.
     InvalidScale => "invalid_scale",
     /// The block or group has a tensor or a setting that its program would not have.
     UnsupportedBlock => "unsupported_block",

@@ -129,6 +129,30 @@ fn modules_that_do_not_fit_are_left_out() {
 }
 
 #[test]
+fn factors_are_finite_and_not_negative() {
+    let experts = |factors: [f32; 2]| {
+        let tensors: [Tensor<'_>; 2] =
+            [("a.weight", &[64, 8, 2], NVFP4, 2 * 8 * 36), ("a.scale", &[2], F32, 8)];
+        let mut bytes = file(&[], &tensors);
+        // The tensor begins at the last multiple of 32.
+        let start = bytes.len() - 32;
+        bytes[start..start + 8].copy_from_slice(&factors.map(f32::to_le_bytes).concat());
+        imported(&[bytes]).expect("the file is well-formed")
+    };
+    assert_eq!(experts([0.5, 0.0]).programs.len(), 2);
+    for (factors, part) in [
+        ([-0.5, 1.0], "the factor of expert 0 in `a.scale` is -0.5; expected a finite number"),
+        ([0.5, f32::NAN], "the factor of expert 1 in `a.scale` is NaN"),
+        ([0.5, f32::INFINITY], "the factor of expert 1 in `a.scale` is inf"),
+    ] {
+        let imported = experts(factors);
+        assert!(imported.programs.is_empty(), "{part}");
+        let left = &imported.left_out[0];
+        assert!(left.code == LeftOutCode::InvalidScale && left.message.contains(part), "{left:?}");
+    }
+}
+
+#[test]
 fn files_of_one_model_are_read_together() {
     let weight = || file(&[("split.count", 2)], &[("a.weight", &[64, 8], NVFP4, 8 * 36)]);
     let scale = file(&[("split.count", 2)], &[("a.scale", &[1], F32, 4), ("a.bias", &[8], F32, 32)]);

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use fourfold::{Backend, DeviceChoice, Options};
 use fourfold_executor::{RunOptions, TensorSource, run};
-use fourfold_import::{Import, ImportOptions, ImportedProgram, import};
+use fourfold_import::{Import, ImportOptions, ImportedProgram, LeftOutCode, import};
 use fourfold_ir::{Capabilities, ElementType, Entity, Program, Tensor, bind, interpret, verify};
 use fourfold_scheduler::partition;
 use rten_onnx::onnx::{AttributeProto, AttributeType, DataType, NodeProto, TensorProto};
@@ -190,9 +190,18 @@ fn initializers(case: Case) -> Vec<TensorProto> {
 
 /// Imports a graph with this node. The first columns of x are the scores of experts.
 fn imported(case: Case, node_of: NodeProto, options: &ImportOptions) -> Result<(Import, Vec<u8>)> {
+    imported_of(initializers(case), node_of, options)
+}
+
+/// Imports a graph with this node and these initializers.
+fn imported_of(
+    initializers: Vec<TensorProto>,
+    node_of: NodeProto,
+    options: &ImportOptions,
+) -> Result<(Import, Vec<u8>)> {
     let scores = node("Slice", &["x", "start", "end", "axis"], &["r"]);
     let ty = |name| value(name, DataType::BFLOAT16, &[Err("M"), Ok(H as i64)]);
-    let model = model_of(vec![scores, node_of], initializers(case), ty("x"), ty("y"));
+    let model = model_of(vec![scores, node_of], initializers, ty("x"), ty("y"));
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.onnx");
     std::fs::write(&path, model.write_buf()?)?;
@@ -301,6 +310,31 @@ fn experts_in_fp4_have_the_results_of_their_numbers() -> Result<()> {
         let backend = Backend::new(&Options::default().target("sm_90a").device(DeviceChoice::None))?;
         let plan = backend.plan_module(program.module.clone())?;
         assert_eq!(plan.partition().kernels().count(), 2, "one kernel for each product");
+    }
+    Ok(())
+}
+
+#[test]
+fn factors_of_experts_are_finite_and_not_negative() -> Result<()> {
+    let with = |name: &str, expert: usize, factor: f32| {
+        let mut factors = [0.25f32, 0.5, 0.75, 1.0, 1.25];
+        factors[expert] = factor;
+        let bytes = factors.map(f32::to_le_bytes).concat();
+        let mut all = initializers(SWIGLU);
+        all.retain(|tensor| tensor.name.as_deref() != Some(name));
+        all.push(tensor(name, DataType::FLOAT, &[E as i64], &bytes));
+        imported_of(all, SWIGLU.node(), &ImportOptions::default())
+    };
+    let (import, _) = with("g1", 3, 0.0)?;
+    assert_eq!((import.programs.len(), import.left_out.len()), (1, 0), "an expert may have no weights");
+    for (name, expert, factor, shown) in
+        [("g1", 3, f32::NAN, "NaN"), ("g2", 0, -0.5, "-0.5"), ("g2", 4, f32::INFINITY, "inf")]
+    {
+        let (import, _) = with(name, expert, factor)?;
+        let [left_out] = &import.left_out[..] else { return Err("nothing is left out".into()) };
+        assert_eq!(left_out.code, LeftOutCode::InvalidScale);
+        let words = format!("the factor of expert {expert} in `{name}` is {shown}; expected a finite number");
+        assert!(left_out.message.contains(&words), "{}", left_out.message);
     }
     Ok(())
 }

@@ -77,6 +77,12 @@ pub struct MoveCapability {
     pub max_positions: u64,
     /// The largest product of k and the last extent of a `top_k`.
     pub max_examined: u64,
+    /// The largest number of rows of a `top_k`.
+    pub max_ranked_rows: u64,
+    /// Rows and columns of the tile of the result that one CTA of a `scatter_add` computes.
+    pub sum_tile: [u64; 2],
+    /// The largest number of tiles of that size.
+    pub max_sum_tiles: u64,
 }
 
 /// The reductions that a column kernel computes: along any axes, of long tensors to few elements.

@@ -1,8 +1,9 @@
 //! Plans reductions along other axes than the last, and over whole tensors.
 
-use fourfold_ir::{ColumnCapability, Dim, Op, OpKind, Program, dim_product};
+use fourfold_ir::{ColumnCapability, Dim, Op, OpKind, Program, Value, dim_product};
 
 use crate::plan::{ColumnPlan, ColumnProgram, Constraint};
+use crate::reason::exceeded_extent;
 
 /// The elements that one CTA reduces about as fast as all SMs together. A row kernel reduces a whole tensor of at most
 /// this size, beside its other steps.
@@ -28,6 +29,36 @@ pub(crate) fn is_column(program: &Program, capability: &ColumnCapability, op: Op
 
 /// The plan of a reduction; `None` if the op is none, or if it has more than two groups of reduced axes.
 pub(crate) fn plan_column(program: &Program, capability: &ColumnCapability, op: Op) -> Option<ColumnPlan> {
+    let (program, operand, result, extents) = supported(program, capability, op)?;
+    let limit = capability.max_extent;
+    let mut constraints = Vec::new();
+    for (name, dim) in ColumnPlan::EXTENTS.into_iter().zip(&extents) {
+        match dim.as_fixed() {
+            Some(extent) if limit < extent => return None,
+            Some(_) => {}
+            None => constraints.push(Constraint::AtMost { name, dim: dim.clone(), limit }),
+        }
+    }
+    let bytes = program.element.storage_bits() as u32 / 8;
+    constraints.extend([operand, result].map(|value| Constraint::PointerAlignment { value, bytes }));
+    Some(ColumnPlan { op, program, operand, result, extents, constraints })
+}
+
+/// The extent of a reduction beyond the limit of column kernels, worded for a message; `None` if there is none, or if
+/// they do not compute the op at all.
+pub(crate) fn exceeded(program: &Program, capability: &ColumnCapability, op: Op) -> Option<String> {
+    let (.., extents) = supported(program, capability, op)?;
+    let named = ColumnPlan::EXTENTS.into_iter().zip(&extents);
+    exceeded_extent(program.module(), named, capability.max_extent)
+}
+
+/// The parts of a plan, if column kernels compute the op with any extents: the program, the operand, the result, and
+/// the extents.
+fn supported(
+    program: &Program,
+    capability: &ColumnCapability,
+    op: Op,
+) -> Option<(ColumnProgram, Value, Value, [Dim; 5])> {
     let module = program.module();
     let operation = &module.ops[op];
     let (OpKind::Reduce { kind, axes, .. }, &[operand], &[result]) =
@@ -40,20 +71,7 @@ pub(crate) fn plan_column(program: &Program, capability: &ColumnCapability, op: 
     if !capability.elements.contains(&element) || !capability.reductions.contains(kind) {
         return None;
     }
-    let extents = view(&ty.shape, axes)?;
-    let limit = capability.max_extent;
-    let mut constraints = Vec::new();
-    for (name, dim) in ColumnPlan::EXTENTS.into_iter().zip(&extents) {
-        match dim.as_fixed() {
-            Some(extent) if limit < extent => return None,
-            Some(_) => {}
-            None => constraints.push(Constraint::AtMost { name, dim: dim.clone(), limit }),
-        }
-    }
-    let bytes = element.storage_bits() as u32 / 8;
-    constraints.extend([operand, result].map(|value| Constraint::PointerAlignment { value, bytes }));
-    let program = ColumnProgram { kind: *kind, element };
-    Some(ColumnPlan { op, program, operand, result, extents, constraints })
+    Some((ColumnProgram { kind: *kind, element }, operand, result, view(&ty.shape, axes)?))
 }
 
 /// O, A, B, C and I of an operand with this shape.

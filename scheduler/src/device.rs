@@ -3,12 +3,12 @@
 
 use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program};
 
-use crate::columns::{is_column, plan_column};
+use crate::columns::{self, is_column, plan_column};
 use crate::mma::plan_mma;
-use crate::moves::plan_move;
+use crate::moves::{self, plan_move};
 use crate::plan::{ChoosePlan, ConstantPlan, Plan};
-use crate::quantize::plan_block_quantize;
-use crate::rows::{form, plan_rows};
+use crate::quantize::{self, plan_block_quantize};
+use crate::rows::{self, form, plan_rows};
 
 /// The plans of the device tier for the ops for which `is_free` holds; the others are in kernels. `stages` has the number
 /// of kernels before each op.
@@ -69,4 +69,15 @@ fn plan_alone(program: &Program, capabilities: &Capabilities, op: Op) -> Option<
         is_constant.then(|| Plan::Constant(ConstantPlan { op, result: operation.results[0] }))
     };
     quantize().or_else(column).or_else(moves).or_else(choose).or_else(mma).or_else(constant)
+}
+
+/// The extent that keeps an op of the fallback out of the device tier, worded for a message. `None` if no kernel of that
+/// tier computes the op with any extents.
+pub(crate) fn exceeded(program: &Program, capabilities: &Capabilities, op: Op) -> Option<String> {
+    let Capabilities { block_quantize, device, .. } = capabilities;
+    let moves = || moves::exceeded(program, device.moves.as_ref()?, op);
+    let column = || columns::exceeded(program, device.columns.as_ref()?, op);
+    let quantize = || quantize::exceeded(program, block_quantize.as_ref()?, op);
+    let row = || rows::exceeded(program, device.rows.as_ref()?, op);
+    moves().or_else(column).or_else(quantize).or_else(row)
 }

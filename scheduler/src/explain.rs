@@ -76,7 +76,9 @@ pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obst
     }
     let reads = match check_legal(program, root, op, inside) {
         Ok(reads) => reads,
-        Err(Illegal::Grouped) if producer.is_faster_alone => return faster_alone(&label),
+        Err(Illegal::Grouped | Illegal::LinearScales(_)) if producer.is_faster_alone => {
+            return faster_alone(&label);
+        }
         Err(illegal) => return explain_illegal(program, op, producer, illegal),
     };
     if let Some(obstacle) = unwritable(module, op, root) {

@@ -33,15 +33,10 @@ pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) 
         Copy::View(operand) => return Some(Plan::View(ViewPlan { op, operand, result })),
         Copy::Move { program, operands, extents } => (program, operands, extents),
     };
-    let mut constraints = Vec::new();
-    for (name, dim) in copy.extent_names().into_iter().zip(&extents).filter(|(name, _)| is_limited(name)) {
-        let limit = limit_of(copy, name, capability);
-        match dim.as_fixed() {
-            Some(extent) if limit < extent => return None,
-            Some(_) => {}
-            None => constraints.push(Constraint::AtMost { name, dim: dim.clone(), limit }),
-        }
+    if limits::exceeded_by(program, capability, copy, &extents).is_some() {
+        return None;
     }
+    let mut constraints = limits::constraints(capability, copy, &extents);
     let aligned = |value: Value, bytes: u32| Constraint::PointerAlignment { value, bytes };
     match copy {
         MoveProgram::Strided { bits } | MoveProgram::Pad { bits } if bits > 8 => {
@@ -67,21 +62,7 @@ pub(crate) fn plan_move(program: &Program, capability: &MoveCapability, op: Op) 
         }
         _ => {}
     }
-    if let (MoveProgram::TopK { .. }, [_, columns, taken]) = (copy, &extents[..]) {
-        columns.times(taken)?.as_fixed().filter(|examined| *examined <= capability.max_examined)?;
-    }
     Some(Plan::Move(MovePlan { op, program: copy, operands, results, extents, constraints }))
-}
-
-/// Returns the limit of an extent.
-fn limit_of(copy: MoveProgram, name: &str, capability: &MoveCapability) -> u64 {
-    match (copy, name) {
-        (MoveProgram::PaddedEnds | MoveProgram::GroupScales | MoveProgram::GroupRows, "E") => {
-            capability.max_groups
-        }
-        (MoveProgram::GroupRows | MoveProgram::ScatterAdd { .. }, "M") => capability.max_positions,
-        _ => capability.max_extent,
-    }
 }
 
 /// The copy of an op with this first operand and this result.
@@ -158,12 +139,6 @@ fn copy_of(program: &Program, op: Op, first: Value, result: Value) -> Option<Cop
         }
         _ => None,
     }
-}
-
-/// Returns whether a limit on this number of a call bounds memory. Strides, offsets and paddings are smaller than an
-/// extent, and F is no extent.
-fn is_limited(name: &str) -> bool {
-    !matches!(name.as_bytes(), [b'S' | b'P' | b'O', _] | [b'F'])
 }
 
 /// A copy in the making.
@@ -381,5 +356,23 @@ fn joined(parts: &[Source], axis: usize) -> Option<Copy> {
     Some(Copy::Move { program, operands, extents: [outer, sum].into_iter().chain(rows).collect() })
 }
 
+/// The extent of a move beyond a limit of its kernel, worded for a message. `None` if there is none, or if the op is no
+/// move at all.
+pub(crate) fn exceeded(program: &Program, capability: &MoveCapability, op: Op) -> Option<String> {
+    let module = program.module();
+    let operation = &module.ops[op];
+    let (&[result, ..], &[first, ..]) = (&operation.results[..], &operation.operands[..]) else {
+        return None;
+    };
+    if !capability.elements.contains(&module.ty(first).element) {
+        return None;
+    }
+    match copy_of(program, op, first, result)? {
+        Copy::View(_) => None,
+        Copy::Move { program: copy, extents, .. } => limits::exceeded_by(program, capability, copy, &extents),
+    }
+}
+
+mod limits;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program, Value};
 
 use crate::dataflow::{Stages, stages};
-use crate::device::plan_device;
-use crate::explain::{Obstacle, Producer, explain};
+use crate::device::{exceeded, plan_device};
+use crate::explain::{Obstacle, Producer, Rank, explain};
 use crate::geometry::Divides;
 use crate::grow::{Growth, grow};
 use crate::normalize::near_miss;
@@ -155,6 +155,13 @@ impl<'a> Kernels<'a> {
             if closest.as_ref().is_none_or(|closest| closest.rank < found.rank) {
                 closest = Some(found);
             }
+        }
+        let never_joins = closest.as_ref().is_none_or(|closest| closest.rank == Rank::Kind);
+        if never_joins
+            && units.unit_of[op.index()].is_none()
+            && let Some(message) = exceeded(program, capabilities, op)
+        {
+            return Some(Rejection::new(ReasonCode::ExtentRange, format!("{label}: {message}")));
         }
         if let Some(Obstacle { code, message, .. }) = closest {
             return Some(Rejection::new(code, format!("{label}: {message}")));

@@ -496,7 +496,7 @@ pub enum Constraint {
         /// The maximum number of bytes, including padding and the batch.
         limit: u64,
     },
-    /// The tiles of D, over all matrices, fit in one launch.
+    /// The tiles of D over all matrices, or of the result of a `scatter_add`, fit in one launch.
     Tiles {
         /// The number of matrices in one launch: L, or 1 for a flattened batch.
         matrices: Dim,

@@ -6,6 +6,7 @@ use fourfold_ir::{
 
 use crate::geometry::scale_bytes;
 use crate::plan::{BlockQuantizePlan, Constraint};
+use crate::reason::{exceeded_extent, exceeded_scales};
 
 /// The plan of a `block_quantize`; `None` if the target's kernel does not accept its types or its fixed
 /// extents.
@@ -14,6 +15,27 @@ pub(crate) fn plan_block_quantize(
     capability: &BlockQuantizeCapability,
     op: Op,
 ) -> Option<BlockQuantizePlan> {
+    let plan = supported(program, capability, op)?;
+    let extents = [&plan.batch, &plan.m, &plan.k];
+    let pointers = [plan.values, plan.codes, plan.scales];
+    let constraints = constraints(capability, extents, plan.format.block, pointers)?;
+    Some(BlockQuantizePlan { constraints, ..plan })
+}
+
+/// The extent of a `block_quantize` beyond a limit of the target's kernel, worded for a message; `None` if there is none,
+/// or if the kernel does not accept its types.
+pub(crate) fn exceeded(program: &Program, capability: &BlockQuantizeCapability, op: Op) -> Option<String> {
+    let BlockQuantizePlan { batch, m, k, format, .. } = supported(program, capability, op)?;
+    let BlockQuantizeCapability { max_extent, max_scale_bytes, .. } = *capability;
+    if k.as_fixed() == Some(0) {
+        return Some("K is 0; expected at least 1".to_owned());
+    }
+    exceeded_extent(program.module(), [("L", &batch), ("M", &m), ("K", &k)], max_extent)
+        .or_else(|| exceeded_scales([&batch, &m, &k], format.block, max_scale_bytes))
+}
+
+/// The plan without its constraints, if the target's kernel accepts the types of a `block_quantize`.
+fn supported(program: &Program, capability: &BlockQuantizeCapability, op: Op) -> Option<BlockQuantizePlan> {
     let module = program.module();
     let operation = &module.ops[op];
     let OpKind::BlockQuantize { block, scale_rounding, formula } = operation.kind else { return None };
@@ -40,7 +62,7 @@ pub(crate) fn plan_block_quantize(
         scale_rounding,
         formula,
         layout,
-        constraints: constraints(capability, [&batch, m, k], block, [values, codes, scales])?,
+        constraints: Vec::new(),
         batch,
         m: m.clone(),
         k: k.clone(),

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use fourfold_ir::ElementType;
+use fourfold_ir::{Dim, ElementType, Module};
+
+use crate::geometry::scale_bytes;
 
 macro_rules! define_codes {
     ($($(#[$attr:meta])* $variant:ident = $text:literal, $advice:literal;)*) => {
@@ -46,10 +48,10 @@ define_codes! {
         "use or return fewer intermediate values, or recompute one where it is needed";
     /// A or B has a batch that the kernel does not support.
     OperandLayout = "operand_layout",
-        "give B the batch of A, or make M a multiple of 128 so that the batch can be flattened";
+        "give B the batch of A, make M a multiple of 128, or give A linear scales where kernels read them";
     /// A scale operand is not in the blocked layout.
     ScaleLayout = "scale_layout",
-        "convert the scales with swizzle_scales; convert those of weights once and pass them as a param";
+        "convert the scales with swizzle_scales, those of weights once, as a param; normalization does so, except for groups of rows";
     /// No hardware multiplies a format with this scale type and block.
     ScaleDtype = "scale_dtype",
         "use f8E4M3FN scales per 16 (NVFP4) or f8E8M0FNU scales per 32 (MX)";
@@ -132,17 +134,42 @@ pub(crate) fn element_list(elements: impl IntoIterator<Item = ElementType>) -> S
     }
 }
 
+/// The message for an extent beyond a limit.
+pub(crate) fn extent_message(name: &str, found: impl fmt::Display, limit: u64) -> String {
+    format!("{name} is {found}; expected at most {limit}")
+}
+
+/// The first extent beyond a limit, worded for a message.
+pub(crate) fn exceeded_extent<'a>(
+    module: &Module,
+    extents: impl IntoIterator<Item = (&'a str, &'a Dim)>,
+    limit: u64,
+) -> Option<String> {
+    let beyond = |dim: &Dim| dim.as_fixed().is_some_and(|extent| limit < extent);
+    let (name, dim) = extents.into_iter().find(|(_, dim)| beyond(dim))?;
+    Some(extent_message(name, module.display_dim(dim), limit))
+}
+
+/// The message for blocked scales of a tensor of L matrices of M rows of K elements, if all extents are fixed and the
+/// scales have more bytes than the limit.
+pub(crate) fn exceeded_scales(extents: [&Dim; 3], block: u32, limit: u64) -> Option<String> {
+    let known = extents.map(Dim::as_fixed);
+    let is_known = known.iter().all(Option::is_some);
+    let fits = !is_known || scale_bytes(known, block).is_some_and(|bytes| bytes <= limit);
+    (!fits).then(|| scale_message("a block-scaled tensor", limit))
+}
+
 /// The message for blocked scales beyond the byte limit.
 pub(crate) fn scale_message(name: &str, limit: u64) -> String {
     format!("the scales of {name} are too large; expected at most {limit} bytes")
 }
 
-/// The message for a D beyond the tile limit.
+/// The message for a result beyond the tile limit.
 pub(crate) fn tile_message(found: Option<u64>, [rows, columns]: [u64; 2], limit: u64) -> String {
     match found {
-        Some(found) => format!("D has {found} tiles of {rows}x{columns}; expected at most {limit}"),
+        Some(found) => format!("the result has {found} tiles of {rows}x{columns}; expected at most {limit}"),
         None => format!(
-            "the number of {rows}x{columns} tiles of D is unknown or exceeds 64 bits; expected at most {limit}"
+            "the number of {rows}x{columns} tiles of the result is unknown or exceeds 64 bits; expected at most {limit}"
         ),
     }
 }

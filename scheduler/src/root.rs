@@ -110,6 +110,10 @@ pub(crate) fn accept<'a>(
         let what = format!("{target} has no kernel for a {} of {format}", module.ops[op].kind.mnemonic());
         return reject(ReasonCode::GroupedUnsupported, what);
     }
+    // With other scales, it would still have no kernel.
+    if let Some((code, what)) = refusal(module, matmul, operands.c, capability) {
+        return reject(code, what);
+    }
     let of_a = operands.sfa.zip(matmul.sfa_layout).map(|(scales, layout)| ("A", scales, layout));
     // The rows of a group begin anywhere, so a grouped A has linear scales, or blocked ones for each group.
     let is_blocked = matmul.group_scales.is_some() && capability.has_group_scales;
@@ -124,13 +128,20 @@ pub(crate) fn accept<'a>(
         }
     }
     let pair = find_pair(program, matmul, capability, op);
-    let root = Root { op, operands, matmul, capability, result, pair };
-    let refusal =
-        extents(module, &root).or_else(|| batch(module, &root)).or_else(|| c_operand(module, &root));
-    match refusal {
-        Some((code, what)) => reject(code, what),
-        None => Ok(root),
-    }
+    Ok(Root { op, operands, matmul, capability, result, pair })
+}
+
+/// The reason why no kernel of a format computes a product with these extents and this C, whatever the layouts of its
+/// scales become.
+pub(crate) fn refusal(
+    module: &Module,
+    matmul: &Matmul,
+    c: Option<Value>,
+    capability: &FormatCapability,
+) -> Refusal {
+    extents(module, matmul, capability)
+        .or_else(|| batch(module, matmul, capability))
+        .or_else(|| c_operand(module, matmul, c?, capability))
 }
 
 /// The format with which a target multiplies the weights of a weight-only one, if it takes no A of 16 bits at all: with
@@ -144,35 +155,34 @@ fn quantized(capabilities: &Capabilities, format: BlockFormat) -> Option<BlockFo
     capabilities.format(quantized).map(|_| quantized)
 }
 
-type Refusal = Option<(ReasonCode, String)>;
+/// A reason, and its message without the op.
+pub(crate) type Refusal = Option<(ReasonCode, String)>;
 
-fn extents(module: &Module, root: &Root<'_>) -> Refusal {
-    let Matmul { n, k, groups, .. } = root.matmul;
+fn extents(module: &Module, matmul: &Matmul, capability: &FormatCapability) -> Refusal {
+    let Matmul { n, k, groups, .. } = matmul;
     for (name, dim) in [("K", k), ("N", n)].into_iter().chain(groups.iter().map(|groups| ("E", groups))) {
         if dim.as_fixed() == Some(0) {
             return Some((ReasonCode::ExtentRange, format!("{name} is 0; expected at least 1")));
         }
     }
     // [`batch`] reports L*M.
-    for (name, dim, limit) in
-        extent_limits(root.matmul, root.capability).iter().filter(|(name, ..)| *name != "L*M")
-    {
+    for (name, dim, limit) in extent_limits(matmul, capability).iter().filter(|(name, ..)| *name != "L*M") {
         if dim.as_fixed().is_some_and(|extent| *limit < extent) {
             let what = format!("{name} is {}; expected at most {limit}", module.display_dim(dim));
             return Some((ReasonCode::ExtentRange, what));
         }
     }
-    let limit = root.capability.max_scale_bytes;
-    for (name, extents) in scale_operands(root.matmul) {
+    let limit = capability.max_scale_bytes;
+    for (name, extents) in scale_operands(matmul) {
         let extents = extents.each_ref().map(Dim::as_fixed);
         let known = extents.iter().all(Option::is_some);
-        let bytes = scale_bytes(extents, root.matmul.format.block);
+        let bytes = scale_bytes(extents, matmul.format.block);
         if known && bytes.is_none_or(|bytes| limit < bytes) {
             return Some((ReasonCode::ExtentRange, scale_message(name, limit)));
         }
     }
-    let (tile, limit) = (root.capability.grid.tile, root.capability.grid.max_tiles);
-    if let Some(extents) = launched_extents(root.matmul)
+    let (tile, limit) = (capability.grid.tile, capability.grid.max_tiles);
+    if let Some(extents) = launched_extents(matmul)
         && let extents = extents.each_ref().map(Dim::as_fixed)
         && extents.iter().all(Option::is_some)
         && let found = tile_count(extents, tile)
@@ -180,33 +190,36 @@ fn extents(module: &Module, root: &Root<'_>) -> Refusal {
     {
         return Some((ReasonCode::ExtentRange, tile_message(found, tile, limit)));
     }
-    let multiple = root.capability.k_multiple;
+    let multiple = capability.k_multiple;
     (Divides::of(k, multiple) == Divides::Never).then(|| {
         let what = format!("K is {}; expected a multiple of {multiple}", module.display_dim(k));
         (ReasonCode::KAlignment, what)
     })
 }
 
-fn batch(module: &Module, root: &Root<'_>) -> Refusal {
-    let Matmul { batch, m, b_batched, .. } = root.matmul;
+fn batch(module: &Module, matmul: &Matmul, capability: &FormatCapability) -> Refusal {
+    let Matmul { batch, m, b_batched, .. } = matmul;
     if *b_batched {
-        let fits = root.capability.batched || batch.as_fixed() == Some(1);
+        let fits = capability.batched || batch.as_fixed() == Some(1);
         let what = format!("the batch has {} matrices; expected one", module.display_dim(batch));
         return (!fits).then_some((ReasonCode::OperandLayout, what));
     }
-    if !flattens(root.matmul) {
+    if !flattens(matmul) {
         return None;
     }
-    if root.matmul.sfa_layout.is_some() && !m.is_multiple_of(SCALE_ROWS) {
+    // Linear scales of the matrices are those of one, whose rows are consecutive.
+    let stays_linear = capability.has_linear_scales && matmul.sfa_layout == Some(ScaleLayout::Linear);
+    if matmul.sfa_layout.is_some() && !stays_linear && !m.is_multiple_of(SCALE_ROWS) {
+        let linear = if capability.has_linear_scales { ", or linear scales of A" } else { "" };
         let what = format!(
             "one B is shared by {} matrices of M = {} rows, whose scales are padded separately; expected a B for each \
-             matrix, or M a multiple of {SCALE_ROWS}, which needs no padding",
+             matrix, or M a multiple of {SCALE_ROWS}{linear}",
             module.display_dim(batch),
             module.display_dim(m)
         );
         return Some((ReasonCode::OperandLayout, what));
     }
-    let limit = root.capability.max_extent;
+    let limit = capability.max_extent;
     let rows = batch.times(m);
     let too_many = rows.as_ref().is_none_or(|rows| rows.as_fixed().is_some_and(|rows| limit < rows));
     too_many.then(|| {
@@ -215,16 +228,15 @@ fn batch(module: &Module, root: &Root<'_>) -> Refusal {
     })
 }
 
-fn c_operand(module: &Module, root: &Root<'_>) -> Refusal {
-    let c = root.operands.c?;
+fn c_operand(module: &Module, matmul: &Matmul, c: Value, capability: &FormatCapability) -> Refusal {
     let name = module.name_of(c);
     let ty = module.ty(c);
-    let Some(rule) = root.capability.c(ty.element) else {
-        let known = element_list(root.capability.c.iter().map(|c| c.element));
+    let Some(rule) = capability.c(ty.element) else {
+        let known = element_list(capability.c.iter().map(|c| c.element));
         return Some((ReasonCode::OutputDtype, format!("C (%{name}) is {}; expected {known}", ty.element)));
     };
-    (Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never).then(|| {
-        let n = module.display_dim(&root.matmul.n);
+    (Divides::of(&matmul.n, rule.n_multiple) == Divides::Never).then(|| {
+        let n = module.display_dim(&matmul.n);
         let what = format!("N is {n}; expected a multiple of {} for a {} C", rule.n_multiple, rule.element);
         (ReasonCode::NAlignment, what)
     })

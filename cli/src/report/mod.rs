@@ -489,7 +489,7 @@ fn extents(module: &Module, plan: &Plan) -> String {
 fn constraints(module: &Module, plan: &Plan) -> Vec<String> {
     let extent = |name: &str, dim: &Dim| {
         let text = module.display_dim(dim).to_string();
-        if text == name { text } else { format!("{name} = {text}") }
+        if text == name { text } else { format!("{text} ({name} of the kernel)") }
     };
     let mut lines = Vec::new();
     // One line lists all pointers of one alignment, since every operand has one.
@@ -506,7 +506,7 @@ fn constraints(module: &Module, plan: &Plan) -> Vec<String> {
                 lines.push(format!("the scales of {name} take at most {limit} bytes"));
             }
             Constraint::Tiles { tile: [rows, columns], limit, .. } => {
-                lines.push(format!("D has at most {limit} tiles of {rows}x{columns}"));
+                lines.push(format!("the result has at most {limit} tiles of {rows}x{columns}"));
             }
             Constraint::NotEmpty { name, dim } => lines.push(format!("{} is not zero", extent(name, dim))),
             Constraint::PointerAlignment { value, bytes } => {

@@ -10,6 +10,7 @@ mod template;
 use fourfold_ir::{ElementType, ScaleLayout};
 use fourfold_scheduler::MoveProgram;
 
+use crate::device_tier::{COLUMNS_OF_SUM, ROWS_OF_TOP_K};
 use crate::source::{Interface, KernelSource, Role};
 use crate::targets::Target;
 
@@ -21,6 +22,9 @@ const TURNS: u32 = 4;
 
 /// Columns of a `scatter_add` per thread.
 const COLUMNS: u32 = 8;
+
+// Plans limit grids by these numbers.
+const _: () = assert!(COLUMNS_OF_SUM == (THREADS * COLUMNS) as u64 && ROWS_OF_TOP_K == (THREADS / 32) as u64);
 
 /// The specification of one kernel that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

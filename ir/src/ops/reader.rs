@@ -93,6 +93,9 @@ impl<'a> AttributeReader<'a> {
         let expected = "a whole number";
         match self.require(name, expected)? {
             AttributeValue::Number(number) if is_whole(*number) => Ok(*number as u32),
+            other @ AttributeValue::Number(number) if is_too_large(*number, MOST_U32) => {
+                Err(self.invalid(name, AT_MOST_U32, other))
+            }
             other => Err(self.invalid(name, expected, other)),
         }
     }
@@ -103,6 +106,7 @@ impl<'a> AttributeReader<'a> {
             AttributeValue::Numbers(numbers) if numbers.iter().all(|number| is_whole(*number)) => {
                 Ok(numbers.iter().map(|number| *number as u32).collect())
             }
+            other if has_too_large(other, MOST_U32) => Err(self.invalid(name, EACH_AT_MOST_U32, other)),
             other => Err(self.invalid(name, expected, other)),
         }
     }
@@ -120,6 +124,7 @@ impl<'a> AttributeReader<'a> {
             {
                 Ok(numbers.iter().map(|number| *number as u64).collect())
             }
+            other if has_too_large(other, MOST_U64) => Err(self.invalid(name, EACH_AT_MOST_U64, other)),
             other => Err(self.invalid(name, PER_AXIS, other)),
         }
     }
@@ -200,33 +205,28 @@ impl<'a> AttributeReader<'a> {
     }
 }
 
-/// Takes named operands, and knows how many were taken.
+/// Takes named operands, and knows which were taken.
 pub(super) struct NamedOperands<'a> {
     names: &'a [&'a str],
-    used: usize,
+    taken: Vec<&'a str>,
 }
 
 impl<'a> NamedOperands<'a> {
     pub(super) fn new(names: &'a [&'a str]) -> NamedOperands<'a> {
-        NamedOperands { names, used: 0 }
+        NamedOperands { names, taken: Vec::new() }
     }
 
     pub(super) fn take(&mut self, name: &str) -> bool {
-        let found = self.names.contains(&name);
-        self.used += usize::from(found);
-        found
+        let found = self.names.iter().find(|found| **found == name);
+        self.taken.extend(found);
+        found.is_some()
     }
 
     pub(super) fn finish(self, op: &str) -> Result<(), AttributeError> {
-        const KNOWN: [&str; 3] = ["alpha", "c", "beta"];
-        if self.used == self.names.len() {
+        if self.taken.len() == self.names.len() {
             return Ok(());
         }
-        let stray = if self.used == 0 {
-            self.names.first()
-        } else {
-            self.names.iter().find(|name| !KNOWN.contains(name))
-        };
+        let stray = self.names.iter().find(|name| !self.taken.contains(name));
         Err(AttributeError::UnknownNamedOperand {
             op: op.to_owned(),
             name: stray.map_or_else(|| "(repeated)".to_owned(), |name| (*name).to_owned()),
@@ -237,14 +237,33 @@ impl<'a> NamedOperands<'a> {
 /// The expected value of an attribute with one number per axis.
 const PER_AXIS: &str = "a list of whole numbers, one for each of `axes`";
 
+const MOST_U32: f64 = u32::MAX as f64;
+const AT_MOST_U32: &str = "at most 4294967295";
+const EACH_AT_MOST_U32: &str = "a list of numbers of at most 4294967295";
+
+/// The greatest whole number up to which an f64 represents every one.
+const MOST_U64: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
+const EACH_AT_MOST_U64: &str = "a list of numbers of at most 9007199254740992";
+
 /// Returns true for the whole numbers that an f64 represents exactly.
 fn is_whole_u64(number: f64) -> bool {
-    const MOST: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
-    number.fract() == 0.0 && (0.0..=MOST).contains(&number)
+    number.fract() == 0.0 && (0.0..=MOST_U64).contains(&number)
 }
 
 fn is_whole(number: f64) -> bool {
-    number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number)
+    number.fract() == 0.0 && (0.0..=MOST_U32).contains(&number)
+}
+
+/// Returns true for a whole number above a limit.
+fn is_too_large(number: f64, most: f64) -> bool {
+    number.fract() == 0.0 && most < number
+}
+
+/// Returns true for a list of whole numbers, of which some are above a limit.
+fn has_too_large(value: &AttributeValue, most: f64) -> bool {
+    let AttributeValue::Numbers(numbers) = value else { return false };
+    let is_whole = |number: &f64| number.fract() == 0.0 && *number >= 0.0;
+    numbers.iter().all(is_whole) && numbers.iter().any(|number| is_too_large(*number, most))
 }
 
 pub(super) fn bool_from_name(name: &str) -> Option<bool> {

@@ -2,7 +2,7 @@
 
 use super::matmul::{checked_block, require_blocks, require_formats, require_scales};
 use super::{ARITHMETIC, Elements, INTEGER, Site, Slot};
-use crate::ops::GroupedScaledMma;
+use crate::ops::{GroupedScaledMma, OpKind};
 use crate::program::{BlockFormat, Matmul};
 use crate::types::{Dim, ElementType, ScaleLayout};
 use crate::verify::VerifyErrorKind as Kind;
@@ -29,6 +29,9 @@ pub(super) fn grouped_scaled_mma(site: &mut Site<'_>, mma: GroupedScaledMma) -> 
             site.errors.push(Kind::GroupedLayout { value, ty });
         }
         _ => {}
+    }
+    if let Some(ends) = sfa_ends {
+        require_whole_tiles(site, ends);
     }
     site.require_result_among(site.result(0), ARITHMETIC);
     let a_rank = if mma.masked { 3 } else { 2 };
@@ -89,6 +92,7 @@ pub(super) fn group_scales(site: &mut Site<'_>) {
     for ends in [ends, sfa_ends] {
         site.require_element(ends, INTEGER);
     }
+    require_whole_tiles(site, sfa_ends);
     if require_scales(site, scales) && require_scales(site, result) {
         site.require_result_element(result, scales.ty.element);
         if (scales.ty.layout, result.ty.layout) != (Some(ScaleLayout::Linear), Some(ScaleLayout::Blocked)) {
@@ -102,6 +106,19 @@ pub(super) fn group_scales(site: &mut Site<'_>) {
     // The number of rows of the result is that of its type.
     let rows = result.shape().first().unwrap_or(&scales.shape()[0]);
     site.require_result_shape(result, &[rows.clone(), scales.last().clone()]);
+}
+
+/// Requires that ends made by `padded_ends` pad each group to whole tiles of the blocked layout.
+fn require_whole_tiles(site: &mut Site<'_>, sfa_ends: Slot<'_>) {
+    const TILE: u32 = 128;
+    let Some(op) = site.module.defining_op(sfa_ends.value) else { return };
+    match site.module.ops[op].kind {
+        OpKind::PaddedEnds { multiple } if !multiple.is_multiple_of(TILE) => {
+            let (mnemonic, value) = (site.mnemonic(), site.name(sfa_ends));
+            site.errors.push(Kind::PaddedMultiple { mnemonic, value, multiple });
+        }
+        _ => {}
+    }
 }
 
 /// Requires one scale per block in each row of scales, whose rows are those of padded groups.

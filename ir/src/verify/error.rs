@@ -231,6 +231,17 @@ define_kinds! {
         value: String,
     } = "sfa_ends_unexpected", "{mnemonic} has sfa_ends = `{value}`, but its sfa has no padded groups",
         "help: remove sfa_ends, or give sfa of grouped_scaled_mma the blocked layout, as group_scales writes it";
+    /// Ends of groups in blocked scales that do not end whole tiles.
+    PaddedMultiple {
+        /// The op that reads the ends.
+        mnemonic: &'static str,
+        /// The ends.
+        value: String,
+        /// The multiple of the `padded_ends` that defines them.
+        multiple: u32,
+    } = "padded_multiple",
+        "{mnemonic} takes groups of whole tiles of 128 rows, but padded_ends pads those of `{value}` to a multiple of {multiple}",
+        "help: set multiple of padded_ends to 128, or to a multiple of 128";
     /// A `group_scales` from or to another layout.
     GroupScalesLayout {
         /// The type of the operand.

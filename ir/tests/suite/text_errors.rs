@@ -215,6 +215,10 @@ fn attributes_are_checked_where_they_stand() {
             "%y = softmax %x {axis = 0, axes = [1]} : tensor<[M], f32>",
             "%y = softmax %x {axis = 0, axis = 1} : tensor<[M], f32>",
             "%y = softmax %x {axis = 1.5} : tensor<[M], f32>",
+            "%y = softmax %x {axis = 4294967296} : tensor<[M], f32>",
+            "%y = reduce %x {kind = sum, axes = [0, 4294967296]} : tensor<[M], f32>",
+            "%y = slice %x {axes = [0], ends = [9007199254740994], starts = [0]} : tensor<[M], f32>",
+            "%y = slice %x {axes = [0], ends = [9007199254740994], starts = [0.5]} : tensor<[M], f32>",
             "%y = reduce %x {kind = median, axes = [0]} : tensor<[M], f32>",
             &format!("%y = relu %x {{{}}} : tensor<[M], f32>", many.join(", ")),
         ],
@@ -244,6 +248,30 @@ fn attributes_are_checked_where_they_stand() {
               │
             3 │   %y = softmax %x {axis = 1.5} : tensor<[M], f32>
               │                           ^^^
+
+            error[bad_attribute]: attribute `axis` of `softmax` must be at most 4294967295, not 4294967296
+              ┌─ test.fir:3:27
+              │
+            3 │   %y = softmax %x {axis = 4294967296} : tensor<[M], f32>
+              │                           ^^^^^^^^^^
+
+            error[bad_attribute]: attribute `axes` of `reduce` must be a list of numbers of at most 4294967295, not [0, 4294967296]
+              ┌─ test.fir:3:38
+              │
+            3 │   %y = reduce %x {kind = sum, axes = [0, 4294967296]} : tensor<[M], f32>
+              │                                      ^^^^^^^^^^^^^^^
+
+            error[bad_attribute]: attribute `ends` of `slice` must be a list of numbers of at most 9007199254740992, not [9007199254740994]
+              ┌─ test.fir:3:37
+              │
+            3 │   %y = slice %x {axes = [0], ends = [9007199254740994], starts = [0]} : tensor<[M], f32>
+              │                                     ^^^^^^^^^^^^^^^^^^
+
+            error[bad_attribute]: attribute `starts` of `slice` must be a list of whole numbers, one for each of `axes`, not [0.5]
+              ┌─ test.fir:3:66
+              │
+            3 │   %y = slice %x {axes = [0], ends = [9007199254740994], starts = [0.5]} : tensor<[M], f32>
+              │                                                                  ^^^^^
 
             error[bad_attribute]: attribute `kind` of `reduce` must be sum, max, min, mean or amax, not median
               ┌─ test.fir:3:26
@@ -310,6 +338,9 @@ fn named_operands_are_checked() {
     check_statements(
         &[
             "%y = relu %x, alpha = %x : tensor<[M], f32>",
+            "%y = grouped_scaled_mma %x, %x, %x, %x, %x, sfa_ends = %x, c = %x {block = 16} : tensor<[M], f32>",
+            "%y = grouped_scaled_mma %x, %x, %x, %x, %x, c = %x, alpha = %x {block = 16} : tensor<[M], f32>",
+            "%y = scaled_mma %x, %x, %x, %x, alpha = %x, sfa_ends = %x {block = 16} : tensor<[M], f32>",
             "%y = mma %x, alpha = %x, %x : tensor<[M], f32>",
             "%y = mma %x, %x, c = %x, c = %x : tensor<[M], f32>",
             "%y = mma %x, %x, c = 1 : tensor<[M], f32>",
@@ -320,6 +351,24 @@ fn named_operands_are_checked() {
               │
             3 │   %y = relu %x, alpha = %x : tensor<[M], f32>
               │                 ^^^^^
+
+            error[bad_operand]: `grouped_scaled_mma` has no named operand `c`
+              ┌─ test.fir:3:62
+              │
+            3 │   %y = grouped_scaled_mma %x, %x, %x, %x, %x, sfa_ends = %x, c = %x {block = 16} : tensor<[M], f32>
+              │                                                              ^
+
+            error[bad_operand]: `grouped_scaled_mma` has no named operand `c`
+              ┌─ test.fir:3:47
+              │
+            3 │   %y = grouped_scaled_mma %x, %x, %x, %x, %x, c = %x, alpha = %x {block = 16} : tensor<[M], f32>
+              │                                               ^
+
+            error[bad_operand]: `scaled_mma` has no named operand `sfa_ends`
+              ┌─ test.fir:3:47
+              │
+            3 │   %y = scaled_mma %x, %x, %x, %x, alpha = %x, sfa_ends = %x {block = 16} : tensor<[M], f32>
+              │                                               ^^^^^^^^
 
             error[bad_operand]: a positional operand follows a named one
               ┌─ test.fir:3:28

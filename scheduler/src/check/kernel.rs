@@ -196,7 +196,8 @@ impl<'a> Checker<'a> {
         } else if !one_matrix {
             let quantizes =
                 plan.outputs.iter().any(|output| matches!(output.kind, OutputKind::Quantized { .. }));
-            let scaled = operands.sfa.is_some() || quantizes;
+            // Only the blocked layout pads the rows of each matrix.
+            let scaled = (operands.sfa.is_some() && !plan.linear_sfa) || quantizes;
             self.rule(!scaled || plan.m.constant().is_multiple_of(128), || {
                 "M is not a multiple of the scales' 128 rows".to_owned()
             });

@@ -170,6 +170,8 @@ fn limits(capabilities: &Capabilities, index: usize, plan: &MovePlan, errors: &m
         let limit = match (name, plan.program) {
             ("E", _) if groups::follows_from_data(plan) => rules.max_groups,
             ("M", MoveProgram::GroupRows | MoveProgram::ScatterAdd { .. }) => rules.max_positions,
+            ("M", MoveProgram::TopK { .. }) => rules.max_extent.min(rules.max_ranked_rows),
+            ("N", MoveProgram::ScatterAdd { .. }) => groups::most_rows(rules, plan),
             _ => rules.max_extent,
         };
         match known(dim) {
@@ -187,6 +189,7 @@ fn limits(capabilities: &Capabilities, index: usize, plan: &MovePlan, errors: &m
             errors.push(CheckError::Capability { segment: index, rule });
         }
     }
+    needed.extend(groups::tiles(rules, plan));
     let pointers: Vec<(Value, u32)> = match plan.program {
         MoveProgram::Strided { bits: 8 } | MoveProgram::Pad { bits: 8 } | MoveProgram::Concat { .. } => {
             vec![]

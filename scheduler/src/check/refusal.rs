@@ -40,7 +40,7 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
         true => !is_linear(sfa) && !takes_blocked,
         false => is_linear(sfa) && !rules.is_some_and(|rules| rules.has_linear_scales),
     });
-    holds(wrong_a || is_linear(sfb), ReasonCode::ScaleLayout);
+    let wrong_layout = wrong_a || is_linear(sfb);
     let Some(rules) = rules else {
         let not_emulated = capabilities.not_emulated.contains(&format);
         let narrow = match format.scale {
@@ -56,6 +56,7 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
             (false, false) => ReasonCode::TargetLacksFormat,
         };
         holds(format.is_standard(), lacks);
+        holds(wrong_layout, ReasonCode::ScaleLayout);
         return codes;
     };
     let ([leading @ .., rows, k], [b_leading @ .., n, _]) = (&a.shape[..], &b.shape[..]) else {
@@ -80,7 +81,8 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     let one_matrix = batch.as_ref().and_then(known) == Some(1);
     let flattened = b_leading.is_empty() && !one_matrix;
     holds(!is_grouped && !b_leading.is_empty() && !one_matrix && !rules.batched, ReasonCode::OperandLayout);
-    holds(flattened && sfa.is_some() && !m.constant().is_multiple_of(128), ReasonCode::OperandLayout);
+    let pads_rows = sfa.is_some_and(|sfa| !(is_linear(sfa) && rules.has_linear_scales));
+    holds(flattened && pads_rows && !m.constant().is_multiple_of(128), ReasonCode::OperandLayout);
 
     let rows = batch.as_ref().and_then(|batch| batch.times(m));
     let exceeds = |dim: Option<&Dim>, most: u64| {
@@ -134,5 +136,6 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
             Some(entry) => holds(!may_divide(n, entry.n_multiple), ReasonCode::NAlignment),
         }
     }
+    holds(wrong_layout, ReasonCode::ScaleLayout);
     codes
 }

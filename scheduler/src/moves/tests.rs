@@ -75,6 +75,7 @@ fn text(program: &Program, plan: Option<&Plan>) -> String {
         .collect();
     let limits = plan.constraints.iter().map(|constraint| match constraint {
         Constraint::AtMost { name, .. } => format!("{name} limited"),
+        Constraint::Tiles { tile: [rows, columns], .. } => format!("tiles of {rows}x{columns} limited"),
         Constraint::PointerAlignment { value, bytes } => format!("%{} at {bytes}", module.name_of(*value)),
         other => format!("{other:?}"),
     });
@@ -233,7 +234,7 @@ fn each_op_that_routes_rows_is_one_move() {
             positions: move group_rows %ids: M=2*M C=2 E=6; M limited, %ids at 4, %positions at 4, %rows at 4, %ends at 4
             p: move group_rows %three: M=15*M C=5 E=1; M limited, %three at 4, %p at 4, %r at 4, %e at 4
             y: move scatter_add f32 bf16 %x %i: M=M N=M C=63; M limited, N limited, %x at 4, %i at 4, %y at 2
-            z: move scatter_add f16 f16 %h %first: M=3 N=5 C=11*M; C limited, %h at 2, %first at 4, %z at 2
+            z: move scatter_add f16 f16 %h %first: M=3 N=5 C=11*M; C limited, tiles of 1x2048 limited, %h at 2, %first at 4, %z at 2
             v: move top_k f16 %h: M=3*M C=11 K=3; M limited, %h at 2, %v at 2, %k at 4
             w: move top_k bf16 %b: M=1 C=40 K=40; %b at 2, %w at 2, %l at 4
         "#]],

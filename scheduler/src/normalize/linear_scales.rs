@@ -4,10 +4,14 @@
 
 use std::collections::HashMap;
 
-use fourfold_ir::{BlockFormat, Capabilities, Op, OpKind, ScaleLayout, TensorType, Value, ValueDef};
+use fourfold_ir::{
+    BlockFormat, Capabilities, FormatCapability, Matmul, Op, OpKind, Program, ScaleLayout, TensorType, Value,
+    ValueDef,
+};
 
 use super::NormalizeRule;
 use super::draft::{Draft, Note};
+use crate::root::refusal;
 
 /// All rules of this module. Their positions follow those of the rules for pairs.
 pub(crate) const LINEAR_SCALES_RULES: &[NormalizeRule] = &[
@@ -23,38 +27,55 @@ pub(crate) const LINEAR_SCALES_RULES: &[NormalizeRule] = &[
     },
 ];
 
-/// The formats for which a target has kernels, each with whether they read a linear sfa.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Layouts(Vec<(BlockFormat, bool)>);
+/// The formats for which a target has kernels.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Layouts<'a>(&'a [FormatCapability]);
 
-impl Layouts {
-    pub(crate) fn of(capabilities: &Capabilities) -> Layouts {
-        let formats = capabilities.formats.iter();
-        Layouts(formats.map(|rules| (rules.format, rules.has_linear_scales)).collect())
+impl<'a> Layouts<'a> {
+    pub(crate) fn of(capabilities: &'a Capabilities) -> Layouts<'a> {
+        Layouts(&capabilities.formats)
     }
 
     /// The scales of a product for whose format the target has kernels; `None` for other ops.
-    fn scales(&self, draft: &Draft, op: Op) -> Option<Scales> {
+    fn scales(&self, draft: &Draft, op: Op) -> Option<Scales<'a>> {
         let operation = &draft.module.ops[op];
         let OpKind::ScaledMma(attributes) = operation.kind else { return None };
         let positions = if attributes.weight_only { [None, Some(2)] } else { [Some(1), Some(3)] };
         let element = |position: usize| Some(draft.module.ty(*operation.operands.get(position)?).element);
         let (of_b, block) = (positions[1]?, attributes.block);
         let format = BlockFormat { a: element(0)?, b: element(of_b - 1)?, scale: element(of_b)?, block };
-        let (_, reads_linear_a) = *self.0.iter().find(|(known, _)| *known == format)?;
-        Some(Scales { positions, reads_linear_a })
+        let capability = self.0.iter().find(|rules| rules.format == format)?;
+        Some(Scales { positions, capability })
     }
 }
 
 /// The positions of the scales of A and of B among the operands of a product.
-struct Scales {
+struct Scales<'a> {
     positions: [Option<usize>; 2],
-    reads_linear_a: bool,
+    capability: &'a FormatCapability,
+}
+
+impl Scales<'_> {
+    fn reads_linear_a(&self) -> bool {
+        self.capability.has_linear_scales
+    }
+
+    /// Returns whether a kernel may compute the product once the kernels read its scales. `is_blocked` is true if those of A
+    /// become blocked even where kernels read linear ones.
+    fn may_have_kernel(&self, program: &Program, op: Op, is_blocked: bool) -> bool {
+        let module = program.module();
+        // A product that normalization made has no facts.
+        let Some(matmul) = module.ops.get(op).and_then(|_| program.facts().matmul(op)) else { return true };
+        let Some(operands) = module.scaled_mma_operands(op) else { return true };
+        let of_a = |own| if is_blocked { ScaleLayout::Blocked } else { own };
+        let matmul = Matmul { sfa_layout: matmul.sfa_layout.map(of_a), ..matmul.clone() };
+        refusal(module, &matmul, operands.c, self.capability).is_none()
+    }
 }
 
 /// Removes a swizzle that only products use, as their sfa: they read its operand. Returns true if something changed.
 /// Scales of a `param` stay swizzled, which happens once. `rule` is the position of the first rule of this module.
-pub(crate) fn read_linear(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
+pub(crate) fn read_linear(draft: &mut Draft, layouts: &Layouts<'_>, rule: usize) -> bool {
     let swizzles: Vec<(Op, Value, Value)> = draft
         .module
         .ops
@@ -82,30 +103,36 @@ pub(crate) fn read_linear(draft: &mut Draft, layouts: &Layouts, rule: usize) -> 
 const SFA: usize = 1;
 
 /// Returns whether an op is a product whose kernel reads a linear sfa, and uses a value as its sfa only.
-fn reads(draft: &Draft, layouts: &Layouts, op: Op, sfa: Value) -> bool {
-    let reads_linear = layouts.scales(draft, op).is_some_and(|scales| scales.reads_linear_a);
+fn reads(draft: &Draft, layouts: &Layouts<'_>, op: Op, sfa: Value) -> bool {
+    let reads_linear = layouts.scales(draft, op).is_some_and(|scales| scales.reads_linear_a());
     let operands = &draft.module.ops[op].operands;
     let uses = operands.iter().filter(|operand| **operand == sfa).count();
     reads_linear && operands.get(SFA) == Some(&sfa) && uses == 1
 }
 
-/// Swizzles linear scales that the target's kernels do not read; returns true if something changed. `rule` is the position
-/// of the second rule of this module.
-pub(crate) fn swizzle(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool {
+/// Swizzles linear scales that the target's kernels do not read, of the products of `program` that may have a kernel.
+/// Returns true if something changed. `rule` is the position of the second rule of this module.
+pub(crate) fn swizzle(draft: &mut Draft, program: &Program, layouts: &Layouts<'_>, rule: usize) -> bool {
     let mut wanted = Vec::new();
     let mut quantized: HashMap<Value, bool> = HashMap::new();
     for (op, operation) in draft.module.ops.iter().filter(|(op, _)| !draft.note(*op).gone) {
-        let Some(Scales { positions, reads_linear_a }) = layouts.scales(draft, op) else { continue };
-        for (index, position) in positions.into_iter().enumerate() {
+        let Some(found) = layouts.scales(draft, op).filter(|found| found.may_have_kernel(program, op, false))
+        else {
+            continue;
+        };
+        for (index, position) in found.positions.into_iter().enumerate() {
             let Some(position) = position else { continue };
             let scales = operation.operands[position];
             if draft.module.ty(scales).layout != Some(ScaleLayout::Linear) {
                 continue;
             }
             let of_a = index == 0;
-            let mut is_quantized =
-                || *quantized.entry(scales).or_insert_with(|| is_only_multiplied(draft, layouts, scales));
-            if !(of_a && reads_linear_a) || is_quantized() {
+            let mut is_quantized = || {
+                *quantized
+                    .entry(scales)
+                    .or_insert_with(|| is_only_multiplied(draft, program, layouts, scales))
+            };
+            if !(of_a && found.reads_linear_a()) || is_quantized() {
                 wanted.push((op, position, scales));
             }
         }
@@ -125,16 +152,15 @@ pub(crate) fn swizzle(draft: &mut Draft, layouts: &Layouts, rule: usize) -> bool
     !wanted.is_empty()
 }
 
-/// Returns whether a `block_quantize` of the program makes these scales for products only. It then writes blocked ones
-/// instead (`sharing.rs`), and may join the kernel before it.
-fn is_only_multiplied(draft: &Draft, layouts: &Layouts, scales: Value) -> bool {
+/// Returns whether a `block_quantize` of the program makes these scales for products only, which also take blocked ones.
+/// It then writes blocked ones instead (`sharing.rs`), and may join the kernel before it.
+fn is_only_multiplied(draft: &Draft, program: &Program, layouts: &Layouts<'_>, scales: Value) -> bool {
     let multiplies = |op: &Op| {
-        let positions = layouts.scales(draft, *op).map(|found| found.positions);
+        let Some(found) = layouts.scales(draft, *op) else { return false };
         let operands = &draft.module.ops[*op].operands;
-        positions.is_some_and(|positions| {
-            let as_scales = positions.into_iter().flatten().filter(|at| operands[*at] == scales).count();
-            operands.iter().filter(|operand| **operand == scales).count() == as_scales
-        })
+        let as_scales = found.positions.into_iter().flatten().filter(|at| operands[*at] == scales).count();
+        operands.iter().filter(|operand| **operand == scales).count() == as_scales
+            && found.may_have_kernel(program, *op, true)
     };
     matches!(draft.definition(scales), Some((_, OpKind::BlockQuantize { .. })))
         && !draft.is_output(scales)

@@ -234,14 +234,14 @@ pub fn normalize_for(
 
 /// The parts of a target's capabilities that decide rewrites; the default has none.
 #[derive(Default)]
-struct Target {
+struct Target<'a> {
     weight_only: WeightOnly,
     pairs: Pairs,
-    layouts: Layouts,
+    layouts: Layouts<'a>,
     reductions: Reductions,
 }
 
-fn normalize_by(program: &Program, options: &NormalizeOptions, target: Target) -> Normalized {
+fn normalize_by(program: &Program, options: &NormalizeOptions, target: Target<'_>) -> Normalized {
     /// The maximum number of rounds. A rewritten region may enable rules in another, so each round visits all regions.
     /// No known program needs more than three.
     const MOST_ROUNDS: usize = 6;
@@ -254,7 +254,7 @@ fn normalize_by(program: &Program, options: &NormalizeOptions, target: Target) -
     let first = RULES.len() + SHARING_RULES.len() + WRITTEN_RULES.len();
     changed |= lower(&mut draft, &weight_only, first, options.contract);
     let of_layouts = first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len();
-    changed |= swizzle(&mut draft, &layouts, of_layouts + 1);
+    changed |= swizzle(&mut draft, program, &layouts, of_layouts + 1);
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {

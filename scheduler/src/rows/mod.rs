@@ -8,4 +8,5 @@ mod program;
 mod shapes;
 
 pub(crate) use forming::form;
+pub(crate) use needs::exceeded;
 pub(crate) use program::plan_rows;

@@ -6,6 +6,7 @@ use fourfold_ir::{
 
 use super::shapes::{Place, Space, matrices};
 use crate::plan::RowShape;
+use crate::reason::{exceeded_extent, exceeded_scales};
 
 /// The part of a row kernel that one op is.
 pub(crate) struct Needs {
@@ -169,6 +170,23 @@ fn computes(program: &Program, capability: &RowCapability, op: Op) -> bool {
         _ => true,
     };
     kind && values().all(|value| capability.elements.contains(&element(value)))
+}
+
+/// The extent of an op beyond a limit of row kernels, worded for a message; `None` if there is none, or if they do not
+/// compute the op at all.
+pub(crate) fn exceeded(program: &Program, capability: &RowCapability, op: Op) -> Option<String> {
+    let module = program.module();
+    let operation = &module.ops[op];
+    let Space { rows, k } = own_space(program, op).filter(|_| computes(program, capability, op))?;
+    let shape = &module.ty(*operation.operands.first()?).shape;
+    let of_scales = || match operation.kind {
+        OpKind::BlockQuantize { block, .. } | OpKind::BlockDequantize { block } => {
+            let [l, m] = matrices(shape)?;
+            exceeded_scales([&l, &m, shape.last()?], block, capability.max_scale_bytes)
+        }
+        _ => None,
+    };
+    exceeded_extent(module, [("L*M", &rows), ("K", &k)], capability.max_extent).or_else(of_scales)
 }
 
 /// Returns whether the extents of a space, as far as fixed, are within the target's limits.

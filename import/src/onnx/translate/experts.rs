@@ -8,9 +8,11 @@ use fourfold_ir::{
 use rten_onnx::onnx::DataType;
 
 use super::super::model::{Attribute, Node};
-use super::super::problem::{Problem, shown};
+use super::super::problem::{Problem, refused, shown};
 use super::super::stored::element_of;
 use super::state::{Item, Translator};
+use crate::fields::{FACTOR, is_factor};
+use crate::imported::LeftOutCode;
 
 /// The positions of inputs that say more than the weights, the router and the biases.
 const OTHERS: [(usize, &str); 11] = [
@@ -310,6 +312,7 @@ impl Translator<'_> {
         let scales = self.param(of_blocks, Some((form.scale, linear, vec![count, n, blocks])))?;
         let ty = TensorType { layout: Some(ScaleLayout::Blocked), ..self.ty(scales).clone() };
         let scales = self.step(&format!("{hint}.blocked"), OpKind::SwizzleScales, &[scales], ty);
+        let of_experts = self.item(node, factors)?;
         let factors = self.float(node, factors)?;
         let bias = node.input(bias).is_some().then(|| self.float(node, bias)).transpose()?;
         let has = |value: Value, dims: &[u64]| {
@@ -322,7 +325,27 @@ impl Translator<'_> {
             let message = format!("its factors are not f32 of [{count}], or its bias is not [{count}, {n}]");
             return self.refuse(node, message);
         }
+        if let Item::Stored(at) = of_experts {
+            self.check_factors(node, at)?;
+        }
         Ok(Stack { codes, scales, factors, bias, count, n, k })
+    }
+
+    /// Refuses factors of experts that no quantization gives.
+    fn check_factors(&self, node: &Node, at: usize) -> Result<(), Problem> {
+        let stored = &self.model.stored[at];
+        let factors = stored.tensor(&self.model.files).map_err(|reason| self.failed(reason))?.to_f64();
+        match factors.iter().enumerate().find(|(_, factor)| !is_factor(**factor)) {
+            None => Ok(()),
+            Some((expert, factor)) => {
+                let label = node.label();
+                let name = shown(&stored.name);
+                let message = format!(
+                    "{label}: the factor of expert {expert} in `{name}` is {factor}; expected {FACTOR}"
+                );
+                refused(label, LeftOutCode::InvalidScale, message)
+            }
+        }
     }
 
     /// Exchanges the last two axes of FP4 codes. E4M3 has their numbers, -0 included, one to a byte.

@@ -163,4 +163,18 @@ fn padded_ends_and_group_scales() {
             error: operand_count: group_scales takes 3 operand(s), not 2
         "#]],
     );
+    // Blocked scales of groups have whole tiles of 128 rows.
+    check(
+        &[
+            "padded_ends %e {multiple = 64} : tensor<[3], i32>",
+            "group_scales %sfa, %e, %y0 : tensor<[640, 4], f8E4M3FN, blocked>",
+            "grouped_scaled_mma %a, %blocked, %b, %sfb, %e, sfa_ends = %y0 {block = 16} : tensor<[T, 10], f32>",
+            "padded_ends %e {multiple = 384} : tensor<[3], i32>",
+            "group_scales %sfa, %e, %y3 : tensor<[640, 4], f8E4M3FN, blocked>",
+        ],
+        expect![[r#"
+            error: padded_multiple: group_scales takes groups of whole tiles of 128 rows, but padded_ends pads those of `%y0` to a multiple of 64
+            error: padded_multiple: grouped_scaled_mma takes groups of whole tiles of 128 rows, but padded_ends pads those of `%y0` to a multiple of 64
+        "#]],
+    );
 }

@@ -1,9 +1,10 @@
 //! Compares the plan of an op that is no fixed copy with the op: `padded_ends`, `group_scales`, `group_rows`,
 //! `scatter_add` or `top_k`. The extents of the plan must be those of the op's types.
 
-use fourfold_ir::{Dim, OpKind, Program, dim_product};
+use fourfold_ir::{Dim, MoveCapability, OpKind, Program, dim_product};
 
-use crate::plan::{MovePlan, MoveProgram};
+use crate::check::known;
+use crate::plan::{Constraint, MovePlan, MoveProgram};
 
 /// Returns whether a plan is of a program that [`check`] compares.
 pub(super) fn follows_from_data(plan: &MovePlan) -> bool {
@@ -58,4 +59,29 @@ pub(super) fn check(program: &Program, plan: &MovePlan) -> Result<(), String> {
         Some(expected) if plan.extents == expected => Ok(()),
         _ => Err("the extents of the plan differ from those of the types of the op".to_owned()),
     }
+}
+
+/// The most rows of the result of a `scatter_add` whose tiles are one launch, as far as its columns are known.
+pub(super) fn most_rows(rules: &MoveCapability, plan: &MovePlan) -> u64 {
+    let [_, width] = rules.sum_tile;
+    match plan.extents.get(2).and_then(known) {
+        Some(columns) if columns > 0 => rules.max_extent.min(rules.max_sum_tiles / columns.div_ceil(width)),
+        _ => rules.max_extent,
+    }
+}
+
+/// The limit on the tiles of a `scatter_add` whose columns are a symbol.
+pub(super) fn tiles(rules: &MoveCapability, plan: &MovePlan) -> Option<Constraint> {
+    let (MoveProgram::ScatterAdd { .. }, [_, rows, columns]) = (plan.program, &plan.extents[..]) else {
+        return None;
+    };
+    let (rows, columns) = (rows.clone(), columns.clone());
+    let (tile, limit) = (rules.sum_tile, rules.max_sum_tiles);
+    known(&columns).is_none().then(|| Constraint::Tiles {
+        matrices: Dim::fixed(1),
+        rows,
+        columns,
+        tile,
+        limit,
+    })
 }

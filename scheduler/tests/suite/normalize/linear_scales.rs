@@ -110,3 +110,41 @@ fn a_quantization_for_products_writes_blocked_scales() {
     let normalized = normalized_for(&program, false, &capabilities("sm_90a").expect("a target"));
     assert!(!normalized.is_changed(), "{}", describe(&program, &normalized));
 }
+
+/// Three matrices of 45 rows that share one B, and one that no kernel takes.
+#[test]
+fn a_swizzle_is_not_inserted_where_no_kernel_would_read_it() {
+    let unchanged = |inputs: &str, body: &str, target: &str| {
+        let program = function(inputs, body);
+        let normalized = normalized_for(&program, false, &capabilities(target).expect("a target"));
+        assert!(!normalized.is_changed(), "{target}: {}", describe(&program, &normalized));
+    };
+    let batch = "%a: tensor<[3, 45, 96], f4E2M1FN>, %sfa: tensor<[3, 45, 6], f8E4M3FN, linear>, \
+         param %b: tensor<[24, 96], f4E2M1FN>, param %sfb: tensor<[24, 6], f8E4M3FN, linear>";
+    let body = "  %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[3, 45, 24], f32>\n  return %d";
+    // The rows of blocked scales would be padded in each matrix.
+    unchanged(batch, body, "sm_100a");
+    check(
+        batch,
+        body,
+        "sm_90a",
+        expect![[r#"
+            %sfb.blocked = swizzle_scales %sfb : tensor<[24, 6], f8E4M3FN, blocked>  ; inserted: kernel-reads-blocked-scales
+            %d = scaled_mma %a, %sfa, %b, %sfb.blocked {block = 16} : tensor<[3, 45, 24], f32>
+        "#]],
+    );
+    // K is no multiple of 32.
+    let narrow = "%a: tensor<[37, 48], f4E2M1FN>, %sfa: tensor<[37, 3], f8E4M3FN, linear>, \
+         param %b: tensor<[24, 48], f4E2M1FN>, param %sfb: tensor<[24, 3], f8E4M3FN, linear>";
+    let body = "  %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>\n  return %d";
+    unchanged(narrow, body, "sm_100a");
+    unchanged(narrow, body, "sm_90a");
+    // Scales that a quantization makes stay linear, too.
+    let quantized = "%x: tensor<[3, 45, 96], bf16>, %g: tensor<[], f32>, \
+         param %b: tensor<[24, 96], f4E2M1FN>, param %sfb: tensor<[24, 6], f8E4M3FN, blocked>";
+    let body = "  %q, %s = block_quantize %x, %g {block = 16} : tensor<[3, 45, 96], f4E2M1FN>, \
+                tensor<[3, 45, 6], f8E4M3FN, linear>\n  \
+                %d = scaled_mma %q, %s, %b, %sfb {block = 16} : tensor<[3, 45, 24], f32>\n  return %d";
+    unchanged(quantized, body, "sm_90a");
+    unchanged(quantized, body, "sm_100a");
+}

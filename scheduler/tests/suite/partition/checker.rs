@@ -578,7 +578,7 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
         (
             blackwell(),
             Gemm { layouts: [Linear; 2], k: Dim::fixed(48), n: Dim::fixed(6), ..good },
-            &[ScaleLayout, KAlignment, NAlignment],
+            &[KAlignment, NAlignment, ScaleLayout],
         ),
     ];
     for (capabilities, gemm, holds) in cases {

@@ -78,6 +78,24 @@ fn a_quantization_behind_a_product_is_a_device_segment_where_that_is_faster() {
 }
 
 #[test]
+fn linear_scales_are_no_reason_where_no_layout_would_join() {
+    let of = |target: &str| {
+        let mut builder = Builder::new("linear");
+        let d = Gemm::of(BF16, 37, 64, 96).build(&mut builder, "d");
+        let global = builder.input("g", tensor(&[], F32));
+        let kind = OpKind::block_quantize(16, None);
+        let scales =
+            TensorType::scales([37, 4].map(Dim::fixed).to_vec(), ElementType::F8E4M3FN, ScaleLayout::Linear);
+        let results = builder.op(kind, &[d, global], &[("y", tensor(&[37, 64], F4E2M1FN)), ("s", scales)]);
+        let capabilities = fourfold_codegen::capabilities(target).expect("a target");
+        reason(builder.finish(&results), &capabilities, "y").expect("a reason")
+    };
+    assert_eq!(of("sm_90a").0, ReasonCode::FasterAlone);
+    let expected = "%y, %s = block_quantize: %s are linear scales; expected blocked scales";
+    assert_eq!(of("sm_120a"), (ReasonCode::UnsupportedEpilogueOp, expected.to_owned()));
+}
+
+#[test]
 fn a_quantization_before_a_product_is_a_device_segment_and_one_behind_it_an_output() {
     for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
         let (program, partition) = of_target(around_a_product(), target);

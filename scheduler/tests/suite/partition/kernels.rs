@@ -312,7 +312,10 @@ fn extents_that_cannot_be_proved_are_checked_for_each_call() {
     assert_eq!(call([1 << 21, ((1 << 13) - 1) * 32, 2]), None);
     assert_eq!(
         call([1 << 21, (1 << 13) * 32, 2]),
-        refused(ReasonCode::ExtentRange, "D has 134217728 tiles of 128x64; expected at most 134217727")
+        refused(
+            ReasonCode::ExtentRange,
+            "the result has 134217728 tiles of 128x64; expected at most 134217727"
+        )
     );
     assert_eq!(
         violated(&plan.constraints, &SymbolValues::default()).map(|r| r.code),

@@ -5,6 +5,7 @@ mod choices;
 mod device;
 mod grouped;
 mod kernels;
+mod limits;
 mod order;
 mod outputs;
 mod pairs;

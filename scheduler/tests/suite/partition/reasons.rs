@@ -250,10 +250,25 @@ fn padded_scales_are_not_flattened_over_a_batch() {
         batched(Dim::fixed(130), vec![]),
         ReasonCode::OperandLayout,
         expect![
-            "%y = scaled_mma: one B is shared by 3 matrices of M = 130 rows, whose scales are padded separately; expected a B for each matrix, or M a multiple of 128, which needs no padding"
+            "%y = scaled_mma: one B is shared by 3 matrices of M = 130 rows, whose scales are padded separately; expected a B for each matrix, or M a multiple of 128"
         ],
     );
     assert_eq!(reason(batched(Dim::fixed(130), vec![Dim::fixed(3)]), &blackwell(), "y"), None);
+    // Linear scales have no padding, so kernels that read them flatten any rows.
+    let hopper = fourfold_codegen::capabilities("sm_90a").expect("a target");
+    let of_layout = |layout| {
+        let layouts = [layout, ScaleLayout::Blocked];
+        root(&Gemm { batch: vec![Dim::fixed(3)], layouts, ..Gemm::of(F32, 130, 72, 96) })
+    };
+    near_miss(
+        &hopper,
+        Some(of_layout(ScaleLayout::Linear)),
+        of_layout(ScaleLayout::Blocked),
+        ReasonCode::OperandLayout,
+        expect![
+            "%y = scaled_mma: one B is shared by 3 matrices of M = 130 rows, whose scales are padded separately; expected a B for each matrix, or M a multiple of 128, or linear scales of A"
+        ],
+    );
 }
 
 #[test]
@@ -407,7 +422,7 @@ fn the_grid_of_a_launch_has_a_range() {
         Some(root(&Gemm::of(BF16, 4096, 64, 128))),
         root(&Gemm::of(BF16, 4096, 80, 128)),
         ReasonCode::ExtentRange,
-        expect!["%y = scaled_mma: D has 640 tiles of 32x16; expected at most 600"],
+        expect!["%y = scaled_mma: the result has 640 tiles of 32x16; expected at most 600"],
     );
     // Many matrices that share one B are flattened into one, whose tiles extend along x.
     let flat = Gemm { batch: vec![Dim::fixed(65_536)], ..Gemm::of(F32, 128, 72, 96) };
