@@ -140,7 +140,7 @@ fn replay_prints_a_summary_and_with_v_the_whole_report() {
     for words in [
         "0 of 2 kernel segments ran as a kernel",
         "no_device: no GPU of target sm_100a was found",
-        "row+mean+sub+mul+mean+add+sqrt",
+        "row+mean+sub+mul+mean+add+rsqrt",
         "%gelu_bf16  against expected.gelu_bf16",
         "ok: 5 of 5 expectations met",
     ] {

@@ -54,7 +54,7 @@ impl Configuration {
     ///
     /// In a turn, a thread takes one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type.
     /// Sixteen elements of FP6 are whole words, and take the registers of 32 bytes of a 16-bit type.
-    /// Up to 1024 threads share a row, with up to four turns. The numbers are the fastest measured on one H100, see
+    /// Up to 1024 threads share a row, with up to four turns. The numbers are the fastest measured on an H100 or H200, see
     /// `docs/lab/rows/README.md`.
     ///
     /// Rows of other lengths stay in shared memory if the program reads them several times (`Configuration::is_stored`).
@@ -83,7 +83,7 @@ impl Configuration {
             None => elementwise(groups, bytes),
         };
         let Rows { row_threads, turns, ctas, is_persistent } = rows;
-        let least = if block.is_none() && (4..=8).contains(&ctas) { 256 } else { 128 };
+        let least = if block.is_none() && (4..=6).contains(&ctas) { 256 } else { 128 };
         let threads = row_threads.max(least);
         let is_long = columns.is_none_or(|columns| columns > u64::from(row_threads * values * turns));
         let is_stored = is_long && bits > 0 && threads == row_threads;
@@ -164,17 +164,13 @@ struct Reducing {
     bytes: u32,
     /// True if results stay in registers.
     keeps: bool,
-    /// True if rows are combined with a vector. With few registers it is loaded only after the reductions, which takes
-    /// longer where few rows leave an SM idle meanwhile.
-    has_vectors: bool,
     /// True if no phase reads an operand again.
     is_read_once: bool,
 }
 
 impl Reducing {
     fn of(program: &RowProgram, bytes: u32, is_read_once: bool) -> Reducing {
-        let has_vectors = program.operands.iter().any(|operand| operand.shape == RowShape::Row);
-        Reducing { bytes, keeps: !phases::kept(program).is_empty(), has_vectors, is_read_once }
+        Reducing { bytes, keeps: !phases::kept(program).is_empty(), is_read_once }
     }
 
     fn rows(self, groups: u32) -> Rows {
@@ -184,14 +180,17 @@ impl Reducing {
         let (row_threads, turns, ctas) = match groups {
             0..=64 if self.keeps && is_small => (groups, 1, 10),
             0..=64 => (groups, 1, 4),
-            128 | 256 if is_small => (groups / 2, 2, if self.has_vectors { 4 } else { 6 }),
+            // More turns leave more exponentials to a warp between its waits.
+            128..=512 if self.keeps && is_small => (groups / 4, 4, 8),
+            128 | 256 if is_small => (groups / 2, 2, 6),
             128 | 256 => (groups, 1, if self.keeps { 4 } else { 5 }),
-            512 if is_small => (256, 2, if self.has_vectors { 4 } else { 6 }),
+            512 if is_small => (256, 2, 6),
             512 if most >= 2 => (256, 2, 4),
             512 => (512, 1, 2),
-            1024 if is_small => (256, 4, if self.keeps || self.has_vectors { 4 } else { 5 }),
+            1024 if is_small => (256, 4, if self.keeps { 4 } else { 5 }),
             2048 if is_small => (512, 4, 2),
-            _ if self.is_read_once => (1024, most, 1),
+            // A CTA alone on its SM has many loads in flight.
+            _ if self.is_read_once => (1024, turns_of_bytes(self.bytes, 4), 1),
             _ => (512, most, 2),
         };
         Rows { row_threads, turns, ctas, is_persistent: groups <= 64 }
