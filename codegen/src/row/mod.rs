@@ -189,7 +189,8 @@ impl Reducing {
             512 => (512, 1, 2),
             1024 if is_small => (256, 4, if self.keeps { 4 } else { 5 }),
             2048 if is_small => (512, 4, 2),
-            // A CTA alone on its SM has many loads in flight.
+            // A CTA alone on its SM has many loads in flight, those of a whole row where registers hold it.
+            8192 if is_small && self.is_read_once => (1024, 8, 1),
             _ if self.is_read_once => (1024, turns_of_bytes(self.bytes, 4), 1),
             _ => (512, most, 2),
         };
