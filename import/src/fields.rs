@@ -188,7 +188,8 @@ pub(crate) fn scalar(tensor: &Tensor, convention: Convention) -> Result<Scalar, 
     Ok(Scalar { stored, convention, bits: tensor.bits })
 }
 
-/// Returns whether a number can be the factor of one of several experts. That of an expert without weights is 0.
+/// Returns whether a number can be the factor of one of several experts. An expert whose weights are all zero has the
+/// factor 0.
 pub(crate) fn is_factor(number: f64) -> bool {
     number >= 0.0 && number.is_finite()
 }

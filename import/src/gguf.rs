@@ -70,7 +70,7 @@ struct Tensor {
     ty: GGUFTensorType,
     /// Innermost first.
     extents: Vec<u64>,
-    /// The numbers of factors; empty for other tensors.
+    /// The values of a `scale` tensor; empty for others.
     factors: Vec<f64>,
 }
 
@@ -153,7 +153,8 @@ impl Tensor {
         }
     }
 
-    /// Reads the numbers of a tensor with a factor of each expert. Others are refused later.
+    /// Reads the numbers of a tensor with a factor of each expert. Other types and sizes are left to
+    /// `floats`.
     fn read_factors(&mut self, file: &RegularFile) -> Result<(), ImportError> {
         const WIDEST: u64 = 4;
         let Some(element) = self.element() else { return Ok(()) };

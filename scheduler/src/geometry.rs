@@ -60,7 +60,7 @@ pub(crate) fn launched_extents(matmul: &Matmul) -> Option<[Dim; 3]> {
     }
 }
 
-/// The number of tiles of D; `None` beyond 64 bits or for an unknown extent.
+/// The number of tiles of D, or of the result of a `scatter_add`; `None` beyond 64 bits or for an unknown extent.
 pub(crate) fn tile_count([matrices, rows, columns]: [Option<u64>; 3], tile: [u64; 2]) -> Option<u64> {
     let [tile_rows, tile_columns] = tile.map(|extent| extent.max(1));
     let of_matrix = rows?.div_ceil(tile_rows).checked_mul(columns?.div_ceil(tile_columns))?;

@@ -48,10 +48,10 @@ define_codes! {
         "use or return fewer intermediate values, or recompute one where it is needed";
     /// A or B has a batch that the kernel does not support.
     OperandLayout = "operand_layout",
-        "give B the batch of A, make M a multiple of 128, or give A linear scales where kernels read them";
+        "give B the batch of A, make M a multiple of 128, or give A linear scales (sm_90a)";
     /// A scale operand is not in the blocked layout.
     ScaleLayout = "scale_layout",
-        "convert the scales with swizzle_scales, those of weights once, as a param; normalization does so, except for groups of rows";
+        "insert swizzle_scales (for weights once, as a param); normalization inserts it, except for groups of rows";
     /// No hardware multiplies a format with this scale type and block.
     ScaleDtype = "scale_dtype",
         "use f8E4M3FN scales per 16 (NVFP4) or f8E8M0FNU scales per 32 (MX)";
@@ -61,7 +61,7 @@ define_codes! {
     /// N is not a multiple that an output or the type of C requires.
     NAlignment = "n_alignment",
         "pad N to the multiple that the message names, or choose a wider output type";
-    /// An extent is zero or exceeds the index range of kernels.
+    /// An extent is zero or exceeds a limit of kernels.
     ExtentRange = "extent_range",
         "split the operand, or drop the empty multiplication";
     /// The target has no kernel for this format.

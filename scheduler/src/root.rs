@@ -110,7 +110,7 @@ pub(crate) fn accept<'a>(
         let what = format!("{target} has no kernel for a {} of {format}", module.ops[op].kind.mnemonic());
         return reject(ReasonCode::GroupedUnsupported, what);
     }
-    // With other scales, it would still have no kernel.
+    // First, since other scales would not give it a kernel.
     if let Some((code, what)) = refusal(module, matmul, operands.c, capability) {
         return reject(code, what);
     }
@@ -207,7 +207,7 @@ fn batch(module: &Module, matmul: &Matmul, capability: &FormatCapability) -> Ref
     if !flattens(matmul) {
         return None;
     }
-    // Linear scales of the matrices are those of one, whose rows are consecutive.
+    // Linear scales of a batch equal those of one matrix with L*M rows.
     let stays_linear = capability.has_linear_scales && matmul.sfa_layout == Some(ScaleLayout::Linear);
     if matmul.sfa_layout.is_some() && !stays_linear && !m.is_multiple_of(SCALE_ROWS) {
         let linear = if capability.has_linear_scales { ", or linear scales of A" } else { "" };

@@ -69,7 +69,7 @@ impl MemoryReport {
                     offset: part.offset,
                     bytes: part.bytes,
                     first: part.first,
-                    last: part.last,
+                    last: part.last.min(plan.steps.saturating_sub(1)),
                 })
             }
             MemoryContent::Workspace { .. } => None,
@@ -93,9 +93,10 @@ impl fmt::Display for MemoryReport {
             return writeln!(f, "\nmemory: none: {}", self.message.as_deref().unwrap_or_default());
         };
         let MemoryReport { live_bytes, total_bytes, steps, second_stream, .. } = self;
-        let beside = match second_stream.len() {
-            0 => String::new(),
-            count => format!(", {count} on a second stream"),
+        let second: Vec<String> = second_stream.iter().map(usize::to_string).collect();
+        let beside = match second.is_empty() {
+            true => String::new(),
+            false => format!("; on a second stream: {}", second.join(", ")),
         };
         writeln!(
             f,

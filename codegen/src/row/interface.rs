@@ -27,7 +27,7 @@ fn repeat_numbers(program: &RowProgram) -> impl Iterator<Item = Option<usize>> {
     })
 }
 
-/// Every element type has whole bytes but FP4 and FP6, whose elements share bytes.
+/// Elements of FP4 and FP6 share bytes; others have whole bytes.
 fn alignment(element: ElementType) -> u32 {
     (element.storage_bits() as u32 / 8).max(1)
 }

@@ -54,7 +54,7 @@ impl Configuration {
     ///
     /// In a turn, a thread takes one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type.
     /// Sixteen elements of FP6 are whole words, and take the registers of 32 bytes of a 16-bit type.
-    /// Up to 1024 threads share a row, with up to four turns. The numbers are the fastest measured on an H100 or H200, see
+    /// Up to 1024 threads share a row, with up to four turns, or eight for sums of 65536 elements. The numbers are the fastest measured on an H100 or H200, see
     /// `docs/lab/rows/README.md`.
     ///
     /// Rows of other lengths stay in shared memory if the program reads them several times (`Configuration::is_stored`).
@@ -174,13 +174,13 @@ impl Reducing {
     }
 
     fn rows(self, groups: u32) -> Rows {
-        // 64 registers hold four turns of 16 bytes.
+        // At most 16 bytes per turn.
         let is_small = self.bytes <= 16;
         let most = turns_of_bytes(self.bytes, if self.keeps { 1 } else { 2 });
         let (row_threads, turns, ctas) = match groups {
             0..=64 if self.keeps && is_small => (groups, 1, 10),
             0..=64 => (groups, 1, 4),
-            // More turns leave more exponentials to a warp between its waits.
+            // More turns give a warp more exponentials between barriers.
             128..=512 if self.keeps && is_small => (groups / 4, 4, 8),
             128 | 256 if is_small => (groups / 2, 2, 6),
             128 | 256 => (groups, 1, if self.keeps { 4 } else { 5 }),

@@ -93,8 +93,9 @@ struct Context {
     shared_bytes: u32,
     full_bytes: u32,
     slots: usize,
-    /// The elements that a thread handles at once if rows are not vectors, and true if they write FP6.
+    /// The elements that a thread handles at once if rows are not vectors.
     chunk: u32,
+    /// True if it writes FP6.
     six_output: bool,
     k_multiple: u32,
     /// True if rows are located in their matrix, and if rows of padding are written.

@@ -39,7 +39,7 @@ pub(super) fn literal(element: ElementType, bits: u32) -> String {
     }
 }
 
-/// Returns whether the program has numbers of FP6.
+/// Returns whether the program reads, computes or writes FP6.
 pub(super) fn has_six(program: &RowProgram) -> bool {
     let quantized = program.outputs.iter().filter_map(|output| match output.kind {
         RowOutputKind::Quantized { format, .. } => Some(format.element),

@@ -29,10 +29,10 @@ impl Fork {
         Ok(Fork { side, forked, joined })
     }
 
-    /// Lets `work` put work on two streams: `stream`, and one beside it. Does not wait for the device, and can be captured.
-    /// Earlier work on `stream` is done before either begins, and later work on it begins after both.
+    /// Calls `work` with `stream` and a second stream, which runs concurrently. Does not wait for the device, and can be
+    /// captured. Earlier work on `stream` is done before either begins, and later work on it begins after both.
     ///
-    /// During a capture of another stream that `work` is part of, both are `stream`.
+    /// If another stream's capture holds the second stream, both are `stream`.
     ///
     /// # Errors
     /// The driver's error, or that of `work`.

@@ -1,5 +1,5 @@
-//! Branches of a prepared program: steps that depend on each other. Short branches run on a second stream, beside the
-//! others.
+//! Branches of a prepared program: the connected components of its steps. Short branches run on a second stream,
+//! concurrently with the others.
 //!
 //! A launch of a few rows takes microseconds and leaves most of the GPU idle. So two branches take less time at once than
 //! one after the other. Launches that move much memory fill the GPU alone, and stay on one stream.

@@ -1,14 +1,14 @@
 //! The memory plan of a prepared program: intermediates and workspaces share memory by liveness.
 //!
 //! A part is live from the step that first writes it to the step that last reads it. Two parts may share memory if
-//! no step is in both of their lifetimes, because the steps run on one stream, in order. Steps on a second stream have no
-//! order among the others ([`Branches`]), so their parts are live in every step.
+//! no step is in both of their lifetimes: steps on the caller's stream run in order. Parts of steps on the second stream
+//! ([`Branches`]) are live in every step.
 //!
 //! Programmatic dependent launch keeps this order. A kernel launched with it may begin before the previous kernel has
 //! ended, but executes `griddepcontrol.wait` before it reads or writes memory that an earlier launch uses. According
 //! to the PTX ISA, this instruction waits until all prerequisite grids have completed and their memory operations are
-//! visible. A grid completes only after its own wait, so each wait covers all earlier launches, not only the
-//! previous one. `griddepcontrol.launch_dependents` allows the next grid to start; it does not end that grid's wait.
+//! visible. A grid completes only after its own wait, so each wait covers all earlier launches on its
+//! stream, not only the previous one. Events order the two streams. `griddepcontrol.launch_dependents` allows the next grid to start; it does not end that grid's wait.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -141,7 +141,7 @@ impl Lifetimes {
         }
     }
 
-    /// Records that a step writes a value again, or the first time if the value has no part of its own.
+    /// Records a write that adds no part.
     pub(super) fn fill(&mut self, value: Value, bytes: u64, step: usize) {
         self.branches.write(step, value, bytes);
     }

@@ -122,8 +122,8 @@ pub(super) struct ReadyCall {
 }
 
 impl PreparedProgram {
-    /// Enqueues every kernel, library call and copy on a stream. Can be captured in a graph. Short branches of the program
-    /// run on a stream of its own, after earlier work on the caller's and before later work on it.
+    /// Enqueues every kernel, library call and copy on a stream. Can be captured in a graph. Short branches run on
+    /// the program's second stream, after earlier work on the caller's stream and before later work on it.
     ///
     /// # Errors
     /// [`DeviceError::OtherDevice`] when the stream belongs to another device. When a launch fails, the driver's

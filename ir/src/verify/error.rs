@@ -241,7 +241,7 @@ define_kinds! {
         multiple: u32,
     } = "padded_multiple",
         "{mnemonic} takes groups of whole tiles of 128 rows, but padded_ends pads those of `{value}` to a multiple of {multiple}",
-        "help: set multiple of padded_ends to 128, or to a multiple of 128";
+        "help: set `multiple` of padded_ends to a multiple of 128";
     /// A `group_scales` from or to another layout.
     GroupScalesLayout {
         /// The type of the operand.

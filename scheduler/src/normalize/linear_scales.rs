@@ -60,8 +60,8 @@ impl Scales<'_> {
         self.capability.has_linear_scales
     }
 
-    /// Returns whether a kernel may compute the product once the kernels read its scales. `is_blocked` is true if those of A
-    /// become blocked even where kernels read linear ones.
+    /// Returns whether a kernel may compute the product if its scales have a layout that kernels read. With `is_blocked`,
+    /// those of A count as blocked.
     fn may_have_kernel(&self, program: &Program, op: Op, is_blocked: bool) -> bool {
         let module = program.module();
         // A product that normalization made has no facts.

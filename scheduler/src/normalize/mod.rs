@@ -375,22 +375,9 @@ fn trace(draft: &Draft, op: Op, from: &mut Vec<Op>, rules: &mut Vec<usize>, seen
 fn steps(rules: &[usize]) -> Vec<Step> {
     let mut rules = rules.to_vec();
     rules.dedup();
-    rules
-        .into_iter()
-        .map(|rule| match RULES.get(rule) {
-            Some(rule) => Step { rule: rule.name, contract: rule.contract },
-            None => {
-                let sharing = SHARING_RULES.iter().map(|rule| (rule.name, false));
-                let written = WRITTEN_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let weight_only = WEIGHT_ONLY_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let pairs = PAIR_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let linear_scales = LINEAR_SCALES_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let axes = AXES_RULES.iter().map(|rule| (rule.name, rule.contract));
-                let of_target = weight_only.chain(pairs).chain(linear_scales).chain(axes);
-                let mut known = sharing.chain(written).chain(of_target);
-                let (rule, contract) = known.nth(rule - RULES.len()).expect("a rule has a position");
-                Step { rule, contract }
-            }
-        })
-        .collect()
+    let step = |rule: usize| {
+        let rule = normalize_rules().nth(rule).expect("a rule has a position");
+        Step { rule: rule.name, contract: rule.contract }
+    };
+    rules.into_iter().map(step).collect()
 }

@@ -1,7 +1,7 @@
 // Elements of 6 bits. Four codes take three bytes, low bits first, so a pair of codes may lie in two words. Integer
 // arithmetic converts on every target.
 
-// As the formats of block quantization. They have no NaN, so NaN becomes the largest number.
+// The formats have the members that block quantization expects. They have no NaN, so NaN becomes the largest number.
 struct E2m3 {
   static constexpr int kMantissa = 3, kBias = 1, kBits = 6, kMaxExponent = 2;
   static constexpr uint32_t kLargest = 0x40F00000u, kNan = 0x1Fu;  // 7.5
@@ -20,7 +20,7 @@ FOURFOLD_HOST_DEVICE uint32_t encode_pair<E3m2>(float low, float high) {
   return encode<E3m2>(low) | encode<E3m2>(high) << 6;
 }
 
-// Magnitudes, as the leading bits of an f32, have a smaller exponent by a constant.
+// Shifted to the exponent of an f32, a code is its value times 2^-126 (e2m3) or 2^-124 (e3m2).
 FOURFOLD_HOST_DEVICE float low_f6E2M3FN(uint32_t code) {
   return float_of((code & 0x1Fu) << 20 | (code & 0x20u) << 26) * 0x1p126f;
 }
@@ -32,7 +32,7 @@ FOURFOLD_HOST_DEVICE uint32_t pair_f6E3M2FN(float low, float high) { return enco
 FOURFOLD_HOST_DEVICE float round_f6E2M3FN(float x) { return low_f6E2M3FN(encode<E2m3>(x)); }
 FOURFOLD_HOST_DEVICE float round_f6E3M2FN(float x) { return low_f6E3M2FN(encode<E3m2>(x)); }
 
-// A pair of codes among words in memory order. More bits may follow it.
+// A pair of codes among words in memory order. Bits above the lowest 12 are undefined.
 template <int kWords>
 FOURFOLD_HOST_DEVICE uint32_t six_pair(uint32_t const (&words)[kWords], int pair) {
   int const word = 12 * pair / 32, shift = 12 * pair % 32;
@@ -48,7 +48,8 @@ FOURFOLD_HOST_DEVICE void put_six_pair(uint32_t (&words)[kWords], int pair, uint
   }
 }
 
-// One code of a tensor. Only the second and the third of four lie in two bytes; the last one ends the tensor's memory.
+// One code of a tensor. Only the second and the third of four lie in two bytes. The fourth may be the last of the
+// tensor, so no byte after it is read.
 FOURFOLD_HOST_DEVICE uint32_t load_six(void const *from, int64_t at) {
   uint32_t const bit = static_cast<uint32_t>(at & 3) * 6u, shift = bit % 8u;
   uint8_t const *const bytes = static_cast<uint8_t const *>(from) + ((at >> 2) * 3 + bit / 8u);

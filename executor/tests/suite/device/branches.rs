@@ -35,7 +35,7 @@ fn the_shorter_branch_runs_on_a_second_stream() {
 }
 
 #[test]
-fn what_runs_beside_other_steps_shares_no_memory_with_them() {
+fn parts_of_the_second_stream_share_no_memory() {
     let fixture = tier(BRANCHES, &[("M", 70)]);
     let memory = plan_memory(&fixture.program, &fixture.partition, &fixture.symbols()).unwrap();
     let parts: Vec<_> = memory.parts.iter().map(|part| (part.content, part.first, part.last)).collect();

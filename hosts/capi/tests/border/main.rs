@@ -120,8 +120,8 @@ func @layer(%a: tensor<[2*M, 64], f4E2M1FN>, %sfa: tensor<[2*M, 4], f8E4M3FN, bl
 #[test]
 fn a_program_without_kernels_says_why_it_is_not_capturable() {
     let source = "fir 1
-func @softmax(%x: tensor<[M, 32], f32>) {
-  %y = softmax %x {axis = 0} : tensor<[M, 32], f32>
+func @product(%x: tensor<[M, 32], f32>) {
+  %y = mma %x, %x : tensor<[M, M], bf16>
   return %y
 }
 ";
@@ -139,7 +139,7 @@ func @layer(%x: tensor<[M, 32], f32>, %a: tensor<[M, 64], f4E2M1FN>, %sfa: tenso
     param %b: tensor<[24, 64], f4E2M1FN>, param %sfb: tensor<[24, 4], f8E4M3FN, blocked>) {
   %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[M, 24], f32>
   %y = relu %d : tensor<[M, 24], f32>
-  %s = softmax %x {axis = 0} : tensor<[M, 32], f32>
+  %s = mma %x, %x : tensor<[M, M], bf16>
   return %y, %s
 }
 ";
@@ -154,7 +154,7 @@ func @layer(%x: tensor<[M, 32], f32>, %a: tensor<[M, 64], f4E2M1FN>, %sfa: tenso
         [
             ("%d = scaled_mma", TIER_KERNEL, ""),
             ("%y = relu", TIER_KERNEL, ""),
-            ("%s = softmax", TIER_FALLBACK, "no_scaled_mma_producer"),
+            ("%s = mma", TIER_FALLBACK, "not_scaled_mma"),
         ]
     );
     let tiers: Vec<u32> = segments.iter().map(|(tier, _)| *tier).collect();

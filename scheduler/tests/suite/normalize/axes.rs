@@ -85,6 +85,25 @@ fn kept_extents_of_1_return_to_their_places() {
     );
 }
 
+/// Both permutations at once would move eight runs of axes, which no kernel does.
+#[test]
+fn transposes_that_no_kernel_joins_stay_two() {
+    check(
+        "%x: tensor<[2, 3, 2, 3, 2, 3, 2, 3], f32>",
+        "  %t = transpose %x {permutation = [0, 1, 2, 3, 4, 6, 5, 7]} : tensor<[2, 3, 2, 3, 2, 2, 3, 3], f32>
+  %y = reduce %t {kind = sum, axes = [1, 3, 5, 7]} : tensor<[2, 2, 2, 3], f32>
+  %z = reduce %t {kind = max, axes = [1, 3, 5, 7], keep_dims = true} : tensor<[2, 1, 2, 1, 2, 1, 3, 1], f32>
+  return %y, %z",
+        expect![[r#"
+            %t = transpose %x {permutation = [0, 1, 2, 3, 4, 6, 5, 7]} : tensor<[2, 3, 2, 3, 2, 2, 3, 3], f32>
+            %t.transposed = transpose %t {permutation = [0, 2, 4, 1, 3, 5, 6, 7]} : tensor<[2, 2, 2, 3, 3, 2, 3, 3], f32>  ; inserted: reduction-along-fewer-groups
+            %y = reduce %t.transposed {axes = [3, 4, 5, 7], kind = sum} : tensor<[2, 2, 2, 3], f32>  ; from y: reduction-along-fewer-groups
+            %z.reduced = reduce %t.transposed {axes = [3, 4, 5, 7], keep_dims = true, kind = max} : tensor<[2, 2, 2, 1, 1, 1, 3, 1], f32>  ; from z: reduction-along-fewer-groups
+            %z = reshape %z.reduced : tensor<[2, 1, 2, 1, 2, 1, 3, 1], f32>  ; inserted: reduction-along-fewer-groups
+        "#]],
+    );
+}
+
 #[test]
 fn axes_that_a_kernel_computes_stay() {
     check_unchanged(
@@ -92,6 +111,11 @@ fn axes_that_a_kernel_computes_stay() {
         "  %y = softmax %x {axis = 2} : tensor<[5, 3, 4], f32>
   %z = reduce %x {kind = sum, axes = [0, 2]} : tensor<[3], f32>
   return %y, %z",
+    );
+    // As many rows have no kernel.
+    check_unchanged(
+        "%x: tensor<[3, 2147483648, 4], f32>",
+        "  %y = softmax %x {axis = 0} : tensor<[3, 2147483648, 4], f32>\n  return %y",
     );
     // An extent of 1 is in no group.
     check_unchanged(

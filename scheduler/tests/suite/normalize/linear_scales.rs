@@ -111,7 +111,6 @@ fn a_quantization_for_products_writes_blocked_scales() {
     assert!(!normalized.is_changed(), "{}", describe(&program, &normalized));
 }
 
-/// Three matrices of 45 rows that share one B, and one that no kernel takes.
 #[test]
 fn a_swizzle_is_not_inserted_where_no_kernel_would_read_it() {
     let unchanged = |inputs: &str, body: &str, target: &str| {
@@ -119,6 +118,7 @@ fn a_swizzle_is_not_inserted_where_no_kernel_would_read_it() {
         let normalized = normalized_for(&program, false, &capabilities(target).expect("a target"));
         assert!(!normalized.is_changed(), "{target}: {}", describe(&program, &normalized));
     };
+    // Three matrices of 45 rows share one B.
     let batch = "%a: tensor<[3, 45, 96], f4E2M1FN>, %sfa: tensor<[3, 45, 6], f8E4M3FN, linear>, \
          param %b: tensor<[24, 96], f4E2M1FN>, param %sfb: tensor<[24, 6], f8E4M3FN, linear>";
     let body = "  %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[3, 45, 24], f32>\n  return %d";
