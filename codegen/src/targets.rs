@@ -391,8 +391,8 @@ fn block_quantize_capability(is_faster: bool) -> BlockQuantizeCapability {
 
 /// The formats that row kernels quantize and dequantize: NVFP4, and MX with any element type.
 fn row_formats() -> Vec<QuantizedFormat> {
-    let six = [ElementType::F6E2M3FN, ElementType::F6E3M2FN].map(mx_blocks);
-    [&quantized_formats()[..], &six].concat()
+    let fp6 = [ElementType::F6E2M3FN, ElementType::F6E3M2FN].map(mx_blocks);
+    [&quantized_formats()[..], &fp6].concat()
 }
 
 /// The formats to which other kernels quantize: those without FP6.

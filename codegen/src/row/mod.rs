@@ -13,7 +13,7 @@ use fourfold_scheduler::{RowOutputKind, RowProgram, RowShape, RowStepKind};
 
 pub use self::functions::row_functions;
 pub(crate) use self::template::reduction_functions;
-pub use self::template::{element_functions, nvfp4_functions, six_functions};
+pub use self::template::{element_functions, fp6_functions, nvfp4_functions};
 use crate::source::{Interface, KernelSource};
 use crate::targets::Target;
 
@@ -66,7 +66,7 @@ impl Configuration {
         let block = blocks.max();
         let (values, least_bytes) = match block {
             Some(block) => (block, 0),
-            None if values::has_rows_of_six(program) => (16, 32),
+            None if values::has_rows_of_fp6(program) => (16, 32),
             None => (8, 0),
         };
         let groups = columns.unwrap_or(8192).div_ceil(u64::from(values)).clamp(32, 1 << 16);

@@ -150,7 +150,7 @@ fn read(index: usize, element: ElementType) -> String {
                 [format!("low_{element}({pair})"), format!("low_{element}({pair} >> {bits})")],
             );
             let codes = match (16 / bits, 2 * bits) {
-                _ if element.is_fp6() => format!("six_pair({words}, pair)"),
+                _ if element.is_fp6() => format!("fp6_pair({words}, pair)"),
                 (per_word, width) => format!("{words}[pair / {per_word}] >> (pair % {per_word} * {width})"),
             };
             format!("uint32_t const {pair} = {codes}; {numbers}")

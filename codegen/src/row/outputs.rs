@@ -102,7 +102,7 @@ fn value(position: usize, at: usize, element: ElementType, written: &Written) ->
         ElementType::I32 => format!(
             "{words}[2 * pair] = static_cast<uint32_t>({a}), {words}[2 * pair + 1] = static_cast<uint32_t>({b});"
         ),
-        _ if element.is_fp6() => format!("put_six_pair({words}, pair, pair_{element}({a}, {b}));"),
+        _ if element.is_fp6() => format!("put_fp6_pair({words}, pair, pair_{element}({a}, {b}));"),
         _ => {
             let (per_word, width) = (16 / bits, 2 * bits);
             format!(
@@ -114,7 +114,7 @@ fn value(position: usize, at: usize, element: ElementType, written: &Written) ->
         ElementType::F4E2M1FN => format!("store_pair_{element}(p.outputs[{at}], start + at, {a}, {b});"),
         _ if element.is_fp6() => format!(
             "f{position} = f{position} >> 12 | pair_{element}({a}, {b}) << 12;\n        \
-             if (pair % 2 == 1) {{\n          store_four_six(p.outputs[{at}], start + at - 2, f{position});\n        }}"
+             if (pair % 2 == 1) {{\n          store_four_fp6(p.outputs[{at}], start + at - 2, f{position});\n        }}"
         ),
         _ => format!(
             "store_{element}(p.outputs[{at}], start + at, {a});\n        \

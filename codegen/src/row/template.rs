@@ -43,8 +43,8 @@ pub fn nvfp4_functions() -> String {
 
 /// The device functions of FP6, for compilation by themselves, also on the host. They follow [`quantization_functions`]
 /// and [`element_functions`].
-pub fn six_functions() -> &'static str {
-    include_str!("device/six.cuh")
+pub fn fp6_functions() -> &'static str {
+    include_str!("device/fp6.cuh")
 }
 
 /// Emits the source of a kernel. Equal specifications give equal bytes.
@@ -68,14 +68,14 @@ struct Context {
     has_conversion: bool,
     has_mean: bool,
     has_nvfp4: bool,
-    has_six: bool,
+    has_fp6: bool,
     quantization_functions: String,
     scale_functions: &'static str,
     element_functions: &'static str,
     row_functions: &'static str,
     stored_functions: &'static str,
     nvfp4_functions: String,
-    six_functions: &'static str,
+    fp6_functions: &'static str,
     functions: Vec<String>,
     threads: u32,
     row_threads: u32,
@@ -96,7 +96,7 @@ struct Context {
     /// The elements that a thread handles at once if rows are not vectors.
     chunk: u32,
     /// True if it writes FP6.
-    six_output: bool,
+    fp6_output: bool,
     k_multiple: u32,
     /// True if rows are located in their matrix, and if rows of padding are written.
     has_batches: bool,
@@ -248,7 +248,7 @@ fn context(spec: &RowSpec) -> Context {
         RowOutputKind::Quantized { format, .. } => Some(format.block),
         RowOutputKind::Value => None,
     });
-    let six_output = values::writes_six(program);
+    let fp6_output = values::writes_fp6(program);
     let outputs = interface::output_sizes(program);
     let has_conversion = crate::hopper::has_e2m1_conversion(spec.target);
     let shared = shared(program, &operands, has_conversion);
@@ -260,14 +260,14 @@ fn context(spec: &RowSpec) -> Context {
         has_conversion,
         has_mean: program.steps.iter().any(|step| step.kind == RowStepKind::Reduce(ReduceKind::Mean)),
         has_nvfp4: program.outputs.iter().any(|output| estimate(output.kind, has_conversion).is_some()),
-        has_six: values::has_six(program),
+        has_fp6: values::has_fp6(program),
         quantization_functions: format_functions(program),
         scale_functions: scale_functions(),
         element_functions: element_functions(),
         row_functions: row_functions(),
         stored_functions: include_str!("device/stored.cuh"),
         nvfp4_functions: nvfp4_functions(),
-        six_functions: six_functions(),
+        fp6_functions: fp6_functions(),
         functions: vec![super::row_functions(&statements::unary_kinds(program))],
         threads,
         row_threads,
@@ -281,8 +281,8 @@ fn context(spec: &RowSpec) -> Context {
         shared_bytes,
         full_bytes,
         slots,
-        chunk: quantized.max().unwrap_or(if six_output { 4 } else { 2 }),
-        six_output,
+        chunk: quantized.max().unwrap_or(if fp6_output { 4 } else { 2 }),
+        fp6_output,
         k_multiple: interface::k_multiple(program),
         has_batches: is_padded || reads_blocked,
         is_padded,

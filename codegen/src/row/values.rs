@@ -40,7 +40,7 @@ pub(super) fn literal(element: ElementType, bits: u32) -> String {
 }
 
 /// Returns whether the program reads, computes or writes FP6.
-pub(super) fn has_six(program: &RowProgram) -> bool {
+pub(super) fn has_fp6(program: &RowProgram) -> bool {
     let quantized = program.outputs.iter().filter_map(|output| match output.kind {
         RowOutputKind::Quantized { format, .. } => Some(format.element),
         RowOutputKind::Value => None,
@@ -51,15 +51,15 @@ pub(super) fn has_six(program: &RowProgram) -> bool {
 }
 
 /// Returns whether rows of FP6 are written as values. A thread then writes whole bytes: four elements.
-pub(super) fn writes_six(program: &RowProgram) -> bool {
-    let is_six = |of| is_element(program, of) && program.element(of).is_fp6();
-    program.outputs.iter().any(|output| output.kind == RowOutputKind::Value && is_six(output.of))
+pub(super) fn writes_fp6(program: &RowProgram) -> bool {
+    let is_fp6 = |of| is_element(program, of) && program.element(of).is_fp6();
+    program.outputs.iter().any(|output| output.kind == RowOutputKind::Value && is_fp6(output.of))
 }
 
 /// Returns whether rows of FP6 are read or written as values.
-pub(super) fn has_rows_of_six(program: &RowProgram) -> bool {
+pub(super) fn has_rows_of_fp6(program: &RowProgram) -> bool {
     let mut operands = (0..program.operands.len()).map(RowRef::Operand);
-    operands.any(|of| is_element(program, of) && program.element(of).is_fp6()) || writes_six(program)
+    operands.any(|of| is_element(program, of) && program.element(of).is_fp6()) || writes_fp6(program)
 }
 
 /// The name of a value.

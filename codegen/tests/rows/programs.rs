@@ -263,7 +263,7 @@ fn dequantized(all: &mut Programs) {
     let narrow = draft.convert(sum, F6E3M2FN);
     draft.write(narrow);
     draft.quantize(sum, mx(F6E3M2FN, ScaleLayout::Blocked, ScaleRounding::Ceil, MxEdges::DEFAULT));
-    all.push(("requantize_six".to_owned(), draft.0));
+    all.push(("requantize_fp6".to_owned(), draft.0));
 }
 
 fn quantized(all: &mut Programs) {
@@ -370,7 +370,7 @@ fn norms(all: &mut Programs) {
 /// Programs whose three loops read rows several times and keep the results of a function. No result is rounded twice.
 fn reread(all: &mut Programs) {
     let elements =
-        [("f32", F32, F32), ("f16", F16, F16), ("wide", BF16, F32), ("i1", I1, F32), ("six", F6E3M2FN, F32)];
+        [("f32", F32, F32), ("f16", F16, F16), ("wide", BF16, F32), ("i1", I1, F32), ("fp6", F6E3M2FN, F32)];
     for (name, element, wide) in elements {
         let mut draft = Draft::new();
         let x = draft.read(Matrix, element);
@@ -430,7 +430,7 @@ fn shapes(all: &mut Programs) {
     let wide = draft.convert(row, F32);
     let (sum, other) = (draft.binary(BinaryKind::Add, wide, column), draft.convert(wide, F6E3M2FN));
     draft.write(sum).write(other);
-    all.push(("outer_six".to_owned(), draft.0));
+    all.push(("outer_fp6".to_owned(), draft.0));
     let mut draft = Draft::new();
     let (i, s) = (draft.read(Row, I1), draft.read(Scalar, I32));
     let zero = draft.step(RowStepKind::Constant(0), &[], I32);

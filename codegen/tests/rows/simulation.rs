@@ -175,8 +175,8 @@ fn kernels_of_every_form_compute_their_programs() {
         "convert_f6E3M2FN_1",
         "dequantize_f6E2M3FN_f8E8M0FNU_global",
         "mx_f6E3M2FN",
-        "outer_six",
-        "requantize_six",
+        "outer_fp6",
+        "requantize_fp6",
         "rms_norm_nvfp4",
         "two_blocks_blocked",
         "quantize_column_and_row",
@@ -196,8 +196,8 @@ fn kernels_of_every_form_compute_their_programs() {
 #[test]
 fn rows_in_shared_memory_have_the_same_results() {
     const CASES: [(&str, &str, Option<u64>); 10] = [
-        ("kept_six", "sm_90a", Some(65536)),
-        ("kept_six", "sm_120a", None),
+        ("kept_fp6", "sm_90a", Some(65536)),
+        ("kept_fp6", "sm_120a", None),
         ("rms_norm_nvfp4", "sm_90a", Some(32768)),
         ("kept_f32", "sm_90a", Some(32768)),
         ("kept_f16", "sm_90a", Some(32768)),

@@ -188,6 +188,14 @@ impl Normalized {
     }
 }
 
+/// The positions of the first rules of each table among those of [`normalize_rules`].
+const SHARING: usize = RULES.len();
+const WRITTEN: usize = SHARING + SHARING_RULES.len();
+const WEIGHT_ONLY: usize = WRITTEN + WRITTEN_RULES.len();
+const PAIRS: usize = WEIGHT_ONLY + WEIGHT_ONLY_RULES.len();
+const LINEAR_SCALES: usize = PAIRS + PAIR_RULES.len();
+const AXES: usize = LINEAR_SCALES + LINEAR_SCALES_RULES.len();
+
 /// All rules of normalization, in the order in which proofs prefer them.
 pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
     let rules =
@@ -248,13 +256,11 @@ fn normalize_by(program: &Program, options: &NormalizeOptions, target: Target<'_
     let mut draft = Draft::new(program);
     let mut saturation: Option<Saturation> = None;
     // Before the rounds, so that their rules see the ops that were written out, and rows that are not repeated.
-    let mut changed = recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
-    changed |= repeat(&mut draft, RULES.len());
+    let mut changed = recognize(&mut draft, WRITTEN, options.contract);
+    changed |= repeat(&mut draft, SHARING);
     let Target { weight_only, pairs, layouts, reductions } = target;
-    let first = RULES.len() + SHARING_RULES.len() + WRITTEN_RULES.len();
-    changed |= lower(&mut draft, &weight_only, first, options.contract);
-    let of_layouts = first + WEIGHT_ONLY_RULES.len() + PAIR_RULES.len();
-    changed |= swizzle(&mut draft, program, &layouts, of_layouts + 1);
+    changed |= lower(&mut draft, &weight_only, WEIGHT_ONLY, options.contract);
+    changed |= swizzle(&mut draft, program, &layouts, LINEAR_SCALES + 1);
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
@@ -269,23 +275,23 @@ fn normalize_by(program: &Program, options: &NormalizeOptions, target: Target<'_
                 again = true;
             }
         }
-        again |= share(&mut draft, RULES.len());
+        again |= share(&mut draft, SHARING);
         // A rule may have removed the difference of two quantizations.
-        again |= recognize(&mut draft, RULES.len() + SHARING_RULES.len(), options.contract);
+        again |= recognize(&mut draft, WRITTEN, options.contract);
         changed |= again;
         if !again {
             break;
         }
     }
     // After the rounds: products of several forms are `scaled_mma` now.
-    if pair(&mut draft, &pairs, first + WEIGHT_ONLY_RULES.len()) {
+    if pair(&mut draft, &pairs, PAIRS) {
         changed = true;
         // Both halves of a weight have the same linear scales.
-        share(&mut draft, RULES.len());
+        share(&mut draft, SHARING);
     }
     // Last: `share` lets `block_quantize` write blocked scales, and removes their swizzles.
-    changed |= read_linear(&mut draft, &layouts, of_layouts);
-    changed |= transpose_axes(&mut draft, &reductions, of_layouts + LINEAR_SCALES_RULES.len());
+    changed |= read_linear(&mut draft, &layouts, LINEAR_SCALES);
+    changed |= transpose_axes(&mut draft, &reductions, AXES);
     let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fourfold::codegen::quantization_functions;
-use fourfold::codegen::row::{element_functions, row_functions, six_functions};
+use fourfold::codegen::row::{element_functions, fp6_functions, row_functions};
 use fourfold::ir::scalar::{self, round_to};
 use fourfold::ir::{BinaryKind, BitwiseKind, ElementType, UnaryKind, numeric};
 use fourfold_tests::random::Random;
@@ -47,17 +47,17 @@ static void encoded(uint32_t const *in, Words &out) {
   out.push_back(i32_of_float(x)), out.push_back(bitcast_f32_i32(x));
 }
 // Sixteen codes as their values, those read one by one and in pairs, and the codes as written in fours and in pairs.
-static void sixes(uint32_t const *in, Words &out) {
+static void fp6_pairs(uint32_t const *in, Words &out) {
   uint32_t const words[3] = {in[0], in[1], in[2]};
   uint8_t bytes[12], written[12];
   std::memcpy(bytes, in, 12);
   uint32_t put[3] = {}, four = 0;
   for (int pair = 0; pair < 8; ++pair) {
-    uint32_t const codes = six_pair(words, pair) & 0xFFFu;
-    put_six_pair(put, pair, codes);
+    uint32_t const codes = fp6_pair(words, pair) & 0xFFFu;
+    put_fp6_pair(put, pair, codes);
     four = four >> 12 | codes << 12;
     if (pair % 2 == 1) {
-      store_four_six(written, 2 * pair - 2, four);
+      store_four_fp6(written, 2 * pair - 2, four);
     }
     out.push_back(bits_of(low_f6E2M3FN(codes))), out.push_back(bits_of(low_f6E3M2FN(codes >> 6)));
     out.push_back(bits_of(load_f6E2M3FN(bytes, 2 * pair))), out.push_back(bits_of(load_f6E3M2FN(bytes, 2 * pair + 1)));
@@ -101,11 +101,11 @@ int main(int, char **arguments) {
     in.insert(in.end(), buffer, buffer + count);
   }
   char const name = arguments[1][0];
-  size_t const record = name == 'i' ? 2 : name == 's' ? 3 : name == 'q' ? 4 : 1;
+  size_t const record = name == 'i' ? 2 : name == 'p' ? 3 : name == 'q' ? 4 : 1;
   auto const function = name == 'd'   ? decoded
                         : name == 'e' ? encoded
                         : name == 'i' ? integers
-                        : name == 's' ? sixes
+                        : name == 'p' ? fp6_pairs
                         : name == 'q' ? dequantized
                                       : applied;
   for (size_t at = 0; at + record <= in.size(); at += record) {
@@ -133,7 +133,7 @@ fn run(name: &str, words: &[u32], width: usize) -> Vec<Vec<u32>> {
     std::fs::create_dir_all(&folder).expect("the folder can be created");
     let (source, program) = (folder.join("rows.cc"), folder.join("rows"));
     let calls = FUNCTIONS.map(|kind| format!("fn_{kind}(x)")).join(", ");
-    let elements = [quantization_functions(), element_functions(), six_functions()].join("\n");
+    let elements = [quantization_functions(), element_functions(), fp6_functions()].join("\n");
     let parts = [HEAD, &elements, &row_functions(&FUNCTIONS), MAIN].join("\n");
     std::fs::write(&source, parts.replace("CALLS", &calls)).expect("the file can be written");
     let mut compiler = Command::new("g++");
@@ -256,7 +256,7 @@ fn four_codes_of_six_bits_take_three_bytes() {
         }
     }
     words.extend((0..30_000).map(|_| random.bits() as u32));
-    for (record, found) in words.chunks(3).zip(run("sixes", &words, 38)) {
+    for (record, found) in words.chunks(3).zip(run("pairs", &words, 38)) {
         let bytes: Vec<u8> = record.iter().flat_map(|word| word.to_le_bytes()).collect();
         let code = |index: usize| numeric::code_at(&bytes, index, 6);
         for (pair, found) in found[..32].chunks(4).enumerate() {

@@ -34,13 +34,13 @@ FOURFOLD_HOST_DEVICE float round_f6E3M2FN(float x) { return low_f6E3M2FN(encode<
 
 // A pair of codes among words in memory order. Bits above the lowest 12 are undefined.
 template <int kWords>
-FOURFOLD_HOST_DEVICE uint32_t six_pair(uint32_t const (&words)[kWords], int pair) {
+FOURFOLD_HOST_DEVICE uint32_t fp6_pair(uint32_t const (&words)[kWords], int pair) {
   int const word = 12 * pair / 32, shift = 12 * pair % 32;
   return words[word] >> shift | (shift > 20 ? words[word + 1] << (32 - shift) : 0u);
 }
 // Adds a pair of codes to words that are 0 there.
 template <int kWords>
-FOURFOLD_HOST_DEVICE void put_six_pair(uint32_t (&words)[kWords], int pair, uint32_t codes) {
+FOURFOLD_HOST_DEVICE void put_fp6_pair(uint32_t (&words)[kWords], int pair, uint32_t codes) {
   int const word = 12 * pair / 32, shift = 12 * pair % 32;
   words[word] |= codes << shift;
   if (shift > 20) {
@@ -50,16 +50,16 @@ FOURFOLD_HOST_DEVICE void put_six_pair(uint32_t (&words)[kWords], int pair, uint
 
 // One code of a tensor. Only the second and the third of four lie in two bytes. The fourth may be the last of the
 // tensor, so no byte after it is read.
-FOURFOLD_HOST_DEVICE uint32_t load_six(void const *from, int64_t at) {
+FOURFOLD_HOST_DEVICE uint32_t load_fp6(void const *from, int64_t at) {
   uint32_t const bit = static_cast<uint32_t>(at & 3) * 6u, shift = bit % 8u;
   uint8_t const *const bytes = static_cast<uint8_t const *>(from) + ((at >> 2) * 3 + bit / 8u);
   return (bytes[0] | (shift > 2u ? static_cast<uint32_t>(bytes[1]) << 8 : 0u)) >> shift;
 }
-FOURFOLD_HOST_DEVICE float load_f6E2M3FN(void const *from, int64_t at) { return low_f6E2M3FN(load_six(from, at)); }
-FOURFOLD_HOST_DEVICE float load_f6E3M2FN(void const *from, int64_t at) { return low_f6E3M2FN(load_six(from, at)); }
+FOURFOLD_HOST_DEVICE float load_f6E2M3FN(void const *from, int64_t at) { return low_f6E2M3FN(load_fp6(from, at)); }
+FOURFOLD_HOST_DEVICE float load_f6E3M2FN(void const *from, int64_t at) { return low_f6E3M2FN(load_fp6(from, at)); }
 
 // Stores four codes, the first of which is at a multiple of four.
-FOURFOLD_HOST_DEVICE void store_four_six(void *to, int64_t at, uint32_t codes) {
+FOURFOLD_HOST_DEVICE void store_four_fp6(void *to, int64_t at, uint32_t codes) {
   uint8_t *const bytes = static_cast<uint8_t *>(to) + (at >> 2) * 3;
   for (int i = 0; i < 3; ++i) {
     bytes[i] = static_cast<uint8_t>(codes >> 8 * i);
