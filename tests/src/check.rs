@@ -97,7 +97,13 @@ pub fn check_run(seed: u64, steps: usize) {
     let normalized = normalize_for(&original, &NormalizeOptions::default(), backend.capabilities());
     let program = normalized.program().clone();
     let planned = backend.plan(program.clone());
-    assert!(!planned.normalized().is_changed(), "a normalized program changed");
+    let again = planned.normalized().program();
+    assert!(
+        !planned.normalized().is_changed(),
+        "a normalized program changed:\n{}\nnow:\n{}",
+        fourfold::ir::text::print(program.module()),
+        fourfold::ir::text::print(again.module())
+    );
     backend.check(&planned).expect("the checker accepts the partition");
     assert_eq!(planned.partition().decisions.len(), program.module().ops.len());
     let kernels = planned.partition().kernels().count();

@@ -60,15 +60,14 @@ impl Scales<'_> {
         self.capability.has_linear_scales
     }
 
-    /// Returns whether a kernel may compute the product if its scales have a layout that kernels read. With `is_blocked`,
-    /// those of A count as blocked.
-    fn may_have_kernel(&self, program: &Program, op: Op, is_blocked: bool) -> bool {
+    /// Returns whether a kernel may compute the product if its scales have a layout that kernels read. Those of A count as
+    /// having the layout `sfa`, if it is given.
+    fn may_have_kernel(&self, program: &Program, op: Op, sfa: Option<ScaleLayout>) -> bool {
         let module = program.module();
         // A product that normalization made has no facts.
         let Some(matmul) = module.ops.get(op).and_then(|_| program.facts().matmul(op)) else { return true };
         let Some(operands) = module.scaled_mma_operands(op) else { return true };
-        let of_a = |own| if is_blocked { ScaleLayout::Blocked } else { own };
-        let matmul = Matmul { sfa_layout: matmul.sfa_layout.map(of_a), ..matmul.clone() };
+        let matmul = Matmul { sfa_layout: matmul.sfa_layout.map(|own| sfa.unwrap_or(own)), ..matmul.clone() };
         refusal(module, &matmul, operands.c, self.capability).is_none()
     }
 }
@@ -76,19 +75,9 @@ impl Scales<'_> {
 /// Removes a swizzle that only products use, as their sfa: they read its operand. Returns true if something changed.
 /// Scales of a `param` stay swizzled, which happens once. `rule` is the position of the first rule of this module.
 pub(crate) fn read_linear(draft: &mut Draft, layouts: &Layouts<'_>, rule: usize) -> bool {
-    let swizzles: Vec<(Op, Value, Value)> = draft
-        .module
-        .ops
-        .iter()
-        .filter(|(op, operation)| operation.kind == OpKind::SwizzleScales && !draft.note(*op).gone)
-        .filter_map(|(op, operation)| Some((op, *operation.operands.first()?, *operation.results.first()?)))
-        .filter(|(_, linear, blocked)| {
-            !draft.is_output(*blocked)
-                && draft.module.ty(*linear).layout == Some(ScaleLayout::Linear)
-                && !matches!(draft.module.values[*linear].def, ValueDef::Input { param: true, .. })
-                && draft.users(*blocked).iter().all(|user| reads(draft, layouts, *user, *blocked))
-        })
-        .collect();
+    let live = draft.module.ops.keys().filter(|op| !draft.note(*op).gone);
+    let swizzles: Vec<(Op, Value, Value)> =
+        live.filter_map(|op| dropped(draft, layouts, op).map(|[from, to]| (op, from, to))).collect();
     for (swizzle, linear, blocked) in &swizzles {
         for user in draft.users(*blocked).clone() {
             draft.set_operand(user, SFA, *linear);
@@ -97,6 +86,18 @@ pub(crate) fn read_linear(draft: &mut Draft, layouts: &Layouts<'_>, rule: usize)
         draft.note_mut(*swizzle).reasons = vec![rule];
     }
     !swizzles.is_empty()
+}
+
+/// The linear and the blocked scales of a swizzle that is dropped; `None` for other ops.
+fn dropped(draft: &Draft, layouts: &Layouts<'_>, op: Op) -> Option<[Value; 2]> {
+    let operation = &draft.module.ops[op];
+    let (&[linear], &[blocked]) = (&operation.operands[..], &operation.results[..]) else { return None };
+    let is_dropped = operation.kind == OpKind::SwizzleScales
+        && !draft.is_output(blocked)
+        && draft.module.ty(linear).layout == Some(ScaleLayout::Linear)
+        && !matches!(draft.module.values[linear].def, ValueDef::Input { param: true, .. })
+        && draft.users(blocked).iter().all(|user| reads(draft, layouts, *user, blocked));
+    is_dropped.then_some([linear, blocked])
 }
 
 /// The position of sfa among the operands of a `scaled_mma`.
@@ -116,7 +117,10 @@ pub(crate) fn swizzle(draft: &mut Draft, program: &Program, layouts: &Layouts<'_
     let mut wanted = Vec::new();
     let mut quantized: HashMap<Value, bool> = HashMap::new();
     for (op, operation) in draft.module.ops.iter().filter(|(op, _)| !draft.note(*op).gone) {
-        let Some(found) = layouts.scales(draft, op).filter(|found| found.may_have_kernel(program, op, false))
+        // The layout that the scales of A will have.
+        let sfa = operation.operands.get(SFA).and_then(|sfa| draft.module.defining_op(*sfa));
+        let sfa = sfa.and_then(|swizzle| dropped(draft, layouts, swizzle)).map(|_| ScaleLayout::Linear);
+        let Some(found) = layouts.scales(draft, op).filter(|found| found.may_have_kernel(program, op, sfa))
         else {
             continue;
         };
@@ -160,7 +164,7 @@ fn is_only_multiplied(draft: &Draft, program: &Program, layouts: &Layouts<'_>, s
         let operands = &draft.module.ops[*op].operands;
         let as_scales = found.positions.into_iter().flatten().filter(|at| operands[*at] == scales).count();
         operands.iter().filter(|operand| **operand == scales).count() == as_scales
-            && found.may_have_kernel(program, *op, true)
+            && found.may_have_kernel(program, *op, Some(ScaleLayout::Blocked))
     };
     matches!(draft.definition(scales), Some((_, OpKind::BlockQuantize { .. })))
         && !draft.is_output(scales)

@@ -261,6 +261,8 @@ fn normalize_by(program: &Program, options: &NormalizeOptions, target: Target<'_
     let Target { weight_only, pairs, layouts, reductions } = target;
     changed |= lower(&mut draft, &weight_only, WEIGHT_ONLY, options.contract);
     changed |= swizzle(&mut draft, program, &layouts, LINEAR_SCALES + 1);
+    // Rules of the rounds may merge the transposes with others.
+    changed |= transpose_axes(&mut draft, &reductions, AXES);
     for _ in 0..MOST_ROUNDS {
         let mut again = false;
         for root in roots(&draft) {
@@ -291,7 +293,6 @@ fn normalize_by(program: &Program, options: &NormalizeOptions, target: Target<'_
     }
     // Last: `share` lets `block_quantize` write blocked scales, and removes their swizzles.
     changed |= read_linear(&mut draft, &layouts, LINEAR_SCALES);
-    changed |= transpose_axes(&mut draft, &reductions, AXES);
     let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }

@@ -148,3 +148,22 @@ fn a_swizzle_is_not_inserted_where_no_kernel_would_read_it() {
     unchanged(quantized, body, "sm_90a");
     unchanged(quantized, body, "sm_100a");
 }
+
+/// One B for three matrices of 45 rows needs linear scales of A, and has them once the swizzle is dropped.
+#[test]
+fn scales_of_b_are_swizzled_where_those_of_a_become_linear() {
+    let inputs = "%a: tensor<[3, 45, 96], f4E2M1FN>, %sfa: tensor<[3, 45, 6], f8E4M3FN, linear>, \
+         param %b: tensor<[24, 96], f4E2M1FN>, param %sfb: tensor<[24, 6], f8E4M3FN, linear>";
+    let body = "  %s = swizzle_scales %sfa : tensor<[3, 45, 6], f8E4M3FN, blocked>
+  %d = scaled_mma %a, %s, %b, %sfb {block = 16} : tensor<[3, 45, 24], f32>
+  return %d";
+    check(inputs, body, "sm_90a", expect![[r#"
+        %sfb.blocked = swizzle_scales %sfb : tensor<[24, 6], f8E4M3FN, blocked>  ; inserted: kernel-reads-blocked-scales
+        %d = scaled_mma %a, %sfa, %b, %sfb.blocked {block = 16} : tensor<[3, 45, 24], f32>
+        ; %s = swizzle_scales is gone: kernel-reads-linear-scales
+    "#]]);
+    let program = function(inputs, body);
+    let capabilities = capabilities("sm_90a").expect("a target");
+    let once = normalized_for(&program, false, &capabilities);
+    assert!(!normalized_for(once.program(), false, &capabilities).is_changed());
+}
