@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourfold::codegen::row::{element_functions, nvfp4_functions, six_functions};
+use fourfold::codegen::row::{element_functions, fp6_functions, nvfp4_functions};
 use fourfold::codegen::{
     edge_functions, edges_type, even_functions, formula_functions, formula_type, quantization_functions,
 };
@@ -227,7 +227,7 @@ fn program() -> &'static Path {
         let estimates = nvfp4_functions();
         assert_eq!(estimates.matches(call).count(), 2, "floats and packed bf16");
         let estimates = estimates.replace(call, &call.replace("return ", "return ++exact, "));
-        let estimates = [element_functions(), &estimates, six_functions()].join("\n");
+        let estimates = [element_functions(), &estimates, fp6_functions()].join("\n");
         let text = MAIN
             .replace("FUNCTIONS", &functions)
             .replace("ESTIMATES", &estimates)

@@ -157,11 +157,16 @@ fn scales_of_b_are_swizzled_where_those_of_a_become_linear() {
     let body = "  %s = swizzle_scales %sfa : tensor<[3, 45, 6], f8E4M3FN, blocked>
   %d = scaled_mma %a, %s, %b, %sfb {block = 16} : tensor<[3, 45, 24], f32>
   return %d";
-    check(inputs, body, "sm_90a", expect![[r#"
+    check(
+        inputs,
+        body,
+        "sm_90a",
+        expect![[r#"
         %sfb.blocked = swizzle_scales %sfb : tensor<[24, 6], f8E4M3FN, blocked>  ; inserted: kernel-reads-blocked-scales
         %d = scaled_mma %a, %sfa, %b, %sfb.blocked {block = 16} : tensor<[3, 45, 24], f32>
         ; %s = swizzle_scales is gone: kernel-reads-linear-scales
-    "#]]);
+    "#]],
+    );
     let program = function(inputs, body);
     let capabilities = capabilities("sm_90a").expect("a target");
     let once = normalized_for(&program, false, &capabilities);
