@@ -71,8 +71,8 @@ fn plan_alone(program: &Program, capabilities: &Capabilities, op: Op) -> Option<
     quantize().or_else(column).or_else(moves).or_else(choose).or_else(mma).or_else(constant)
 }
 
-/// The extent that keeps an op of the fallback out of the device tier, worded for a message. `None` if no kernel of that
-/// tier computes the op with any extents.
+/// The extent that keeps an op of the fallback out of the device tier, worded for a message. `None` if no kernel of
+/// that tier computes the op with any extents.
 pub(crate) fn exceeded(program: &Program, capabilities: &Capabilities, op: Op) -> Option<String> {
     let Capabilities { block_quantize, device, .. } = capabilities;
     let moves = || moves::exceeded(program, device.moves.as_ref()?, op);

@@ -1,6 +1,8 @@
 //! Plans ops that copy elements bit for bit, each as a move or as a view, the ends of padded groups, and ops that route
 //! rows.
 
+mod limits;
+
 use fourfold_ir::{
     Dim, ElementType, MoveCapability, Op, OpKind, PadAmount, Program, ScaleLayout, SliceRange, Tensor, Value,
     dim_product,
@@ -373,6 +375,5 @@ pub(crate) fn exceeded(program: &Program, capability: &MoveCapability, op: Op) -
     }
 }
 
-mod limits;
 #[cfg(test)]
 mod tests;

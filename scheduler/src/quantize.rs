@@ -22,8 +22,8 @@ pub(crate) fn plan_block_quantize(
     Some(BlockQuantizePlan { constraints, ..plan })
 }
 
-/// The extent of a `block_quantize` beyond a limit of the target's kernel, worded for a message; `None` if there is none,
-/// or if the kernel does not accept its types.
+/// The extent of a `block_quantize` beyond a limit of the target's kernel, worded for a message; `None` if there is
+/// none, or if the kernel does not accept its types.
 pub(crate) fn exceeded(program: &Program, capability: &BlockQuantizeCapability, op: Op) -> Option<String> {
     let BlockQuantizePlan { batch, m, k, format, .. } = supported(program, capability, op)?;
     let BlockQuantizeCapability { max_extent, max_scale_bytes, .. } = *capability;

@@ -270,8 +270,8 @@ fn moves_once() -> Result<()> {
         |names: &[&str]| -> u64 { names.iter().map(|name| tensors[*name].bytes().len() as u64).sum() };
     let (h, d) = (43 * 160 * 4, 43 * 72 * 4);
     let moved: Vec<(u64, u64)> = run.segments.iter().map(|s| (s.moved.to_device, s.moved.to_host)).collect();
-    // The product of f32 as bf16 is computed on the host. The row kernel reads %h where the first kernel left it, and leaves
-    // the codes and scales where the second reads them.
+    // The product of f32 as bf16 is computed on the host. The row kernel reads %h where the first kernel left it, and
+    // leaves the codes and scales where the second reads them.
     let expected = [
         (bytes(&["a", "sfa", "b", "sfb"]), 0),
         (0, h),

@@ -69,7 +69,7 @@ impl MemoryReport {
                     offset: part.offset,
                     bytes: part.bytes,
                     first: part.first,
-                    last: part.last.min(plan.steps.saturating_sub(1)),
+                    last: part.last,
                 })
             }
             MemoryContent::Workspace { .. } => None,

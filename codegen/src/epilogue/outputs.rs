@@ -333,8 +333,8 @@ pub(crate) fn blocks(
     }
 }
 
-/// The device type that quantizes an MX block with these edges, of [`edge_functions`]. `format` is `E2m1`, `E2m3`, `E3m2`,
-/// `E4m3` or `E5m2`.
+/// The device type that quantizes an MX block with these edges, of [`edge_functions`]. `format` is `E2m1`, `E2m3`,
+/// `E3m2`, `E4m3` or `E5m2`.
 pub fn edges_type(format: &str, rounding: ScaleRounding, edges: MxEdges) -> String {
     let power = match rounding {
         ScaleRounding::Floor => "kFloor",

@@ -54,8 +54,8 @@ impl Configuration {
     ///
     /// In a turn, a thread takes one block of values if the program quantizes, and otherwise 16 bytes of a 16-bit type.
     /// Sixteen elements of FP6 are whole words, and take the registers of 32 bytes of a 16-bit type.
-    /// Up to 1024 threads share a row, with up to four turns, or eight for sums of 65536 elements. The numbers are the fastest measured on an H100 or H200, see
-    /// `docs/lab/rows/README.md`.
+    /// Up to 1024 threads share a row, with up to four turns, or eight for sums of 65536 elements. The numbers are the
+    /// fastest measured on an H100 or H200, see `docs/lab/rows/README.md`.
     ///
     /// Rows of other lengths stay in shared memory if the program reads them several times (`Configuration::is_stored`).
     pub fn usual(program: &RowProgram, columns: Option<u64>, target: &Target) -> Configuration {
@@ -190,8 +190,8 @@ impl Reducing {
             1024 if is_small => (256, 4, if self.keeps { 4 } else { 5 }),
             2048 if is_small => (512, 4, 2),
             // A CTA alone on its SM has many loads in flight, those of a whole row where registers hold it.
-            8192 if is_small && self.is_read_once => (1024, 8, 1),
-            _ if self.is_read_once => (1024, turns_of_bytes(self.bytes, 4), 1),
+            8192 if is_small && self.is_read_once && !self.keeps => (1024, 8, 1),
+            _ if self.is_read_once => (1024, turns_of_bytes(self.bytes, if self.keeps { 1 } else { 4 }), 1),
             _ => (512, most, 2),
         };
         Rows { row_threads, turns, ctas, is_persistent: groups <= 64 }

@@ -1,4 +1,5 @@
-//! A second stream beside a caller's: work on it begins after the caller's earlier work, and ends before its later work.
+//! A second stream beside a caller's: work on it begins after the caller's earlier work, and ends before its later
+//! work.
 
 use std::ptr;
 
@@ -29,8 +30,8 @@ impl Fork {
         Ok(Fork { side, forked, joined })
     }
 
-    /// Calls `work` with `stream` and a second stream, which runs concurrently. Does not wait for the device, and can be
-    /// captured. Earlier work on `stream` is done before either begins, and later work on it begins after both.
+    /// Calls `work` with `stream` and a second stream, which runs concurrently. Does not wait for the device, and can
+    /// be captured. Earlier work on `stream` is done before either begins, and later work on it begins after both.
     ///
     /// If another stream's capture holds the second stream, both are `stream`.
     ///
@@ -52,8 +53,8 @@ impl Fork {
         done.and(joined)
     }
 
-    /// Returns whether work may begin on the second stream: it is in no capture, or in that of `stream`. The context must
-    /// be current.
+    /// Returns whether work may begin on the second stream: it is in no capture, or in that of `stream`. The context
+    /// must be current.
     fn is_free_for(&self, stream: &Stream) -> Result<bool, DeviceError> {
         let own = capture(&self.side).map_err(|failed| error("cuStreamGetCaptureInfo", failed))?;
         match capture(stream) {

@@ -1,8 +1,8 @@
 //! Branches of a prepared program: the connected components of its steps. Short branches run on a second stream,
 //! concurrently with the others.
 //!
-//! A launch of a few rows takes microseconds and leaves most of the GPU idle. So two branches take less time at once than
-//! one after the other. Launches that move much memory fill the GPU alone, and stay on one stream.
+//! A launch of a few rows takes microseconds and leaves most of the GPU idle. So two branches take less time at once
+//! than one after the other. Launches that move much memory fill the GPU alone, and stay on one stream.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -10,8 +10,8 @@ use std::collections::{HashMap, HashSet};
 use fourfold_ir::Value;
 use petgraph::unionfind::UnionFind;
 
-/// The most bytes that all steps on the second stream read and write. An H200 moves as many in four microseconds, about as
-/// long as a launch takes.
+/// The most bytes that all steps on the second stream read and write. An H200 moves as many in four microseconds,
+/// about as long as a launch takes. No other limit was measured.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// The steps of a prepared program, with the memory that they have in common.
@@ -62,8 +62,8 @@ impl Branches {
         self.step(step).launches += 1;
     }
 
-    /// The steps for the second stream, in ascending order; none if all depend on each other, or if the shorter branches
-    /// move much memory. `steps` is the number of all steps.
+    /// The steps for the second stream, in ascending order; none if all depend on each other, or if the shorter
+    /// branches move much memory. `steps` is the number of all steps.
     pub(super) fn second_stream(mut self, steps: usize) -> Vec<usize> {
         self.steps.resize(steps, Step::default());
         let mut union = UnionFind::new(steps);

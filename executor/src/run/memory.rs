@@ -1,14 +1,15 @@
 //! The memory plan of a prepared program: intermediates and workspaces share memory by liveness.
 //!
 //! A part is live from the step that first writes it to the step that last reads it. Two parts may share memory if
-//! no step is in both of their lifetimes: steps on the caller's stream run in order. Parts of steps on the second stream
-//! ([`Branches`]) are live in every step.
+//! no step is in both of their lifetimes: steps on the caller's stream run in order. Parts of steps on the second
+//! stream ([`Branches`]) are live in every step.
 //!
 //! Programmatic dependent launch keeps this order. A kernel launched with it may begin before the previous kernel has
 //! ended, but executes `griddepcontrol.wait` before it reads or writes memory that an earlier launch uses. According
 //! to the PTX ISA, this instruction waits until all prerequisite grids have completed and their memory operations are
 //! visible. A grid completes only after its own wait, so each wait covers all earlier launches on its
-//! stream, not only the previous one. Events order the two streams. `griddepcontrol.launch_dependents` allows the next grid to start; it does not end that grid's wait.
+//! stream, not only the previous one. Events order the two streams. `griddepcontrol.launch_dependents` allows the next
+//! grid to start; it does not end that grid's wait.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -182,7 +183,7 @@ impl Lifetimes {
         let unordered =
             (0..parts.len()).filter(|part| second_stream.binary_search(&parts[*part].first).is_ok());
         for part in unordered.chain(self.kept).collect::<Vec<_>>() {
-            (parts[part].first, parts[part].last) = (0, steps);
+            (parts[part].first, parts[part].last) = (0, steps.saturating_sub(1));
         }
         let mut order: Vec<usize> = (0..parts.len()).filter(|part| parts[*part].bytes > 0).collect();
         order.sort_by_key(|part| (Reverse(parts[*part].padded()), parts[*part].first, *part));

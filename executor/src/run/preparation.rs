@@ -219,7 +219,7 @@ impl<'a> Preparation<'a> {
         let fork = fork.map_err(|error| Refused::device(&error, None))?;
         Ok(PreparedProgram {
             steps,
-            beside: fork.map(|fork| (fork, memory.second_stream)),
+            second_stream: fork.map(|fork| (fork, memory.second_stream)),
             addresses,
             places,
             outside,

@@ -25,7 +25,7 @@ use crate::kernel::Status;
 pub struct PreparedProgram {
     pub(super) steps: Vec<ReadyStep>,
     /// The second stream, and the steps that run on it; `None` if all run on the caller's.
-    pub(super) beside: Option<(Fork, Vec<usize>)>,
+    pub(super) second_stream: Option<(Fork, Vec<usize>)>,
     pub(super) addresses: HashMap<Value, u64>,
     pub(super) places: Places,
     pub(super) outside: Vec<Outside>,
@@ -139,7 +139,7 @@ impl PreparedProgram {
         }
         let _current = self.device.enter()?;
         let steps = &mut self.steps;
-        let Some((fork, second)) = &self.beside else {
+        let Some((fork, second)) = &self.second_stream else {
             // SAFETY: the caller vouches for it.
             return steps.iter_mut().try_for_each(|step| unsafe { step.enqueue(stream) });
         };

@@ -29,7 +29,8 @@
 //!   (`packed_axis`).
 //! - `choose` has an end for each operand but the last, in ascending order (`choose_ends`).
 //! - `top_k` takes at least one and at most all elements of a fixed extent (`top_k`), and `group_rows` has groups
-//!   (`no_groups`). `padded_ends` has a multiple (`no_multiple`), of 128 for ends of blocked scales (`padded_multiple`).
+//!   (`no_groups`). `padded_ends` has a multiple (`no_multiple`), of 128 for ends of blocked scales
+//!   (`padded_multiple`).
 //! - A blocked sfa of a `grouped_scaled_mma` has ends of groups (`grouped_layout`), and no other sfa has
 //!   (`sfa_ends_unexpected`).
 //! - Bounds and eps are usable numbers (`clamp_bounds`, `eps`).

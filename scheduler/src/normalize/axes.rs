@@ -1,5 +1,5 @@
-//! The axes of reductions, for a target. Kernels compute a `softmax` along the last axis, and a `reduce` along at most two
-//! groups of axes. Transposes bring other axes there.
+//! The axes of reductions, for a target. Kernels compute a `softmax` along the last axis, and a `reduce` along at
+//! most two groups of axes. Transposes bring other axes there.
 
 use std::collections::HashMap;
 
@@ -214,8 +214,8 @@ impl Writer<'_> {
         Note { position: self.position, made: Some((from, vec![self.rule])), ..Note::default() }
     }
 
-    /// The value with its axes permuted. If it is a transposed value, both permutations become one where a kernel takes that.
-    /// It may be the identity.
+    /// The value with its axes permuted. If it is a transposed value, both permutations become one where a kernel
+    /// takes that. It may be the identity.
     fn transposed(&mut self, x: Value, permutation: Vec<u32>) -> Value {
         let joined = match self.draft.definition(x) {
             Some((op, OpKind::Transpose { permutation: before })) => {
@@ -259,7 +259,7 @@ mod tests {
             let reduced: Vec<u32> = (0..8).filter(|axis| mask >> axis & 1 == 1).collect();
             let mut axes = reduced.clone();
             let permutation = to_two_groups(ty, &mut axes);
-            // What each result combines keeps its order.
+            // Elements that one result combines keep their order.
             let found: Vec<u32> = axes.iter().map(|axis| permutation[*axis as usize]).collect();
             assert_eq!(found, reduced, "{mask:08b}");
             assert!(runs(&axes) <= 2 && runs(&permutation) <= MAX_MOVE_AXES, "{mask:08b}: {permutation:?}");

@@ -60,8 +60,8 @@ impl Scales<'_> {
         self.capability.has_linear_scales
     }
 
-    /// Returns whether a kernel may compute the product if its scales have a layout that kernels read. Those of A count as
-    /// having the layout `sfa`, if it is given.
+    /// Returns whether a kernel may compute the product if its scales have a layout that kernels read. Those of A
+    /// count as having the layout `sfa`, if it is given.
     fn may_have_kernel(&self, program: &Program, op: Op, sfa: Option<ScaleLayout>) -> bool {
         let module = program.module();
         // A product that normalization made has no facts.
@@ -116,14 +116,17 @@ fn reads(draft: &Draft, layouts: &Layouts<'_>, op: Op, sfa: Value) -> bool {
 pub(crate) fn swizzle(draft: &mut Draft, program: &Program, layouts: &Layouts<'_>, rule: usize) -> bool {
     let mut wanted = Vec::new();
     let mut quantized: HashMap<Value, bool> = HashMap::new();
+    let mut layouts_of_a: HashMap<Value, Option<ScaleLayout>> = HashMap::new();
     for (op, operation) in draft.module.ops.iter().filter(|(op, _)| !draft.note(*op).gone) {
-        // The layout that the scales of A will have.
-        let sfa = operation.operands.get(SFA).and_then(|sfa| draft.module.defining_op(*sfa));
-        let sfa = sfa.and_then(|swizzle| dropped(draft, layouts, swizzle)).map(|_| ScaleLayout::Linear);
-        let Some(found) = layouts.scales(draft, op).filter(|found| found.may_have_kernel(program, op, sfa))
-        else {
+        let Some(found) = layouts.scales(draft, op) else { continue };
+        // The layout that the scales of A will have. Many products may share them.
+        let sfa = operation.operands.get(SFA).and_then(|sfa| {
+            let swizzle = || dropped(draft, layouts, draft.module.defining_op(*sfa)?);
+            *layouts_of_a.entry(*sfa).or_insert_with(|| swizzle().map(|_| ScaleLayout::Linear))
+        });
+        if !found.may_have_kernel(program, op, sfa) {
             continue;
-        };
+        }
         for (index, position) in found.positions.into_iter().enumerate() {
             let Some(position) = position else { continue };
             let scales = operation.operands[position];
@@ -156,8 +159,8 @@ pub(crate) fn swizzle(draft: &mut Draft, program: &Program, layouts: &Layouts<'_
     !wanted.is_empty()
 }
 
-/// Returns whether a `block_quantize` of the program makes these scales for products only, which also take blocked ones.
-/// It then writes blocked ones instead (`sharing.rs`), and may join the kernel before it.
+/// Returns whether a `block_quantize` of the program makes these scales for products only, which also take blocked
+/// ones. It then writes blocked ones instead (`sharing.rs`), and may join the kernel before it.
 fn is_only_multiplied(draft: &Draft, program: &Program, layouts: &Layouts<'_>, scales: Value) -> bool {
     let multiplies = |op: &Op| {
         let Some(found) = layouts.scales(draft, *op) else { return false };

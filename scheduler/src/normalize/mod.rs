@@ -224,8 +224,8 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
 /// `scaled_mma` if the target has a kernel for it. Otherwise a weight-only `scaled_mma` becomes an `mma` of the dequantized
 /// weight, if the target's library computes it. Two products that an op combines become one of a rearranged weight, if the
 /// target has a kernel for all three ([`Capabilities::formats`], `pairs`). Linear scales that kernels do not read are
-/// swizzled, and a swizzle before an sfa that they read linear is dropped (`has_linear_scales`). Transposes bring the axes of
-/// `softmax` and `reduce` to where the target's kernels compute them.
+/// swizzled, and a swizzle before an sfa that they read linear is dropped (`has_linear_scales`). Transposes bring the
+/// axes of `softmax` and `reduce` to where the target's kernels compute them.
 pub fn normalize_for(
     program: &Program,
     options: &NormalizeOptions,

@@ -163,8 +163,8 @@ impl Builder<'_> {
         self.push(RowStepKind::Binary(BinaryKind::Mul), vec![power, factor], element, Matrix);
     }
 
-    /// (x - mean) / sqrt(variance + eps) · weight + bias. Each row has one reciprocal root, of which each element takes the
-    /// product.
+    /// (x - mean) / sqrt(variance + eps) · weight + bias. Each row has one reciprocal root, of which each element
+    /// takes the product.
     fn layer_norm(&mut self, read: &[RowRef], eps: f64, element: ElementType) {
         use RowShape::{Column, Matrix, Scalar};
         let f32 = ElementType::F32;

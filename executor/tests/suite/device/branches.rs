@@ -40,7 +40,7 @@ fn parts_of_the_second_stream_share_no_memory() {
     let memory = plan_memory(&fixture.program, &fixture.partition, &fixture.symbols()).unwrap();
     let parts: Vec<_> = memory.parts.iter().map(|part| (part.content, part.first, part.last)).collect();
     let value = |name| MemoryContent::Value(fixture.value(name));
-    assert_eq!(parts, [(value("a"), 0, 2), (value("b"), 0, 5), (value("c"), 2, 4)]);
+    assert_eq!(parts, [(value("a"), 0, 2), (value("b"), 0, 4), (value("c"), 2, 4)]);
     assert_eq!(memory.second_stream, [1, 3]);
 }
 

@@ -409,7 +409,7 @@ fn a_fault_of_the_emulation_is_an_error_of_the_call() {
         let plan = session.prepare(&fixture.symbols()).unwrap().memory().clone();
         let workspace = MemoryContent::Workspace { segment: 1 };
         let part = plan.parts.iter().find(|part| part.content == workspace).unwrap();
-        assert_eq!((part.first, part.last), (0, 2));
+        assert_eq!((part.first, part.last, plan.steps), (0, 1, 2), "it is live in every step");
         let inputs = ["x", "sx"].map(|name| SessionInput::from(&fixture.tensors[name]));
         for _ in 0..2 {
             match session.run(&inputs, &[]) {

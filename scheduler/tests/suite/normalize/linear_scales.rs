@@ -172,3 +172,22 @@ fn scales_of_b_are_swizzled_where_those_of_a_become_linear() {
     let once = normalized_for(&program, false, &capabilities);
     assert!(!normalized_for(once.program(), false, &capabilities).is_changed());
 }
+
+#[test]
+fn scales_that_many_products_share_are_examined_once() {
+    let capabilities = capabilities("sm_90a").expect("a target");
+    // The least of several runs, because other tests run at the same time.
+    let seconds = |count: usize| {
+        let products: String = (0..count).map(|index| product(&format!("d{index}"), "%a", "%s")).collect();
+        let results: Vec<String> = (0..count).map(|index| format!("%d{index}")).collect();
+        let program = function(INPUTS, &format!("{SWIZZLE}{products}  return {}", results.join(", ")));
+        let run = || {
+            let start = std::time::Instant::now();
+            assert!(normalized_for(&program, false, &capabilities).is_changed());
+            start.elapsed().as_secs_f64()
+        };
+        (0..3).map(|_| run()).fold(f64::INFINITY, f64::min)
+    };
+    let (tenth, whole) = (seconds(1000), seconds(10_000));
+    assert!(whole < 40.0 * tenth, "{whole} s, and {tenth} s for a tenth");
+}
