@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::hopper::{Configuration, HEAD, KERNEL, TARGET, TILES, Tile};
@@ -17,7 +18,15 @@ use fourfold_tests::options;
 
 use crate::programs::Program;
 
-const SIMULATION: &str = include_str!("simulate.cc");
+const SIMULATION: &str = include_str!("simulation/simulate.cc");
+/// The machine that a simulation runs on: a file, and its text.
+const MACHINE: [(&str, &str); 3] = [
+    ("machine.hh", include_str!("simulation/machine.hh")),
+    ("machine.cc", include_str!("simulation/machine.cc")),
+    ("arithmetic.cc", include_str!("simulation/arithmetic.cc")),
+];
+/// Built-ins and instructions, as device code calls them.
+const BUILT_INS: &str = include_str!("simulation/instructions.hh");
 const INSTRUCTIONS: &str = include_str!("../../../codegen/src/hopper/device/instructions.cuh");
 
 /// An instruction outside `instructions.cuh`, and its replacement here.
@@ -111,13 +120,6 @@ impl Program {
         let source = without(&self.spec(&tiles).emit().text, HEAD, "");
         let source = without(&source, KERNEL, &device);
         let kernel = between(&source, "namespace fourfold {\n", "}  // namespace fourfold\n");
-        let pieces = [
-            ("template <int kStages>\nstruct PipelineState {", "\n};\n"),
-            ("template <int N>\nCUTLASS_DEVICE cutlass::Array<float, N> load_floats(", "\n}\n"),
-            ("CUTLASS_DEVICE uint64_t descriptor(", "\n}\n"),
-            ("CUTLASS_DEVICE uint32_t unswizzled_descriptor(", "\n"),
-        ]
-        .map(|(begin, end)| format!("{begin}{}{end}", between(INSTRUCTIONS, begin, end)));
         let begin = "inline EpilogueArguments epilogue_arguments(Pointers const &p) {\n";
         let arguments = format!("{begin}{}\n}}\n", between(&source, begin, "\n}\n"));
         let variant = |(index, Tile { m, n }): (usize, Tile)| {
@@ -125,28 +127,14 @@ impl Program {
         };
         let variants: Vec<String> = tiles.iter().copied().enumerate().map(variant).collect();
         let text = SIMULATION
-            .replace("HEAD\n", HEAD)
-            .replace("PIECES", &pieces.join("\n"))
             .replace("KERNEL", kernel)
             .replace("ARGUMENTS", &arguments)
             .replace("VARIANTS", &variants.join("\n"));
         let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
         std::fs::write(&file, text).expect("it is written");
-        let toolchain = toolchain();
-        let mut compiler = Command::new("g++");
-        compiler.args([
-            "-std=c++17",
-            "-O1",
-            "-ffp-contract=off",
-            "-fno-strict-aliasing",
-            "-fpermissive",
-            "-w",
-        ]);
-        for folder in &toolchain.include {
-            compiler.arg("-I").arg(folder);
-        }
-        let compiled = compiler.arg("-o").args([&program, &file]).output().expect("g++ starts");
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let mut compiler = compiler(&folder, "-O1");
+        compiler.arg("-o").args([&program, &file]).args(machine(&folder));
+        compile(&mut compiler);
         Simulation { program, tiles }
     }
 
@@ -304,6 +292,57 @@ fn launch_of(words: &[u32]) -> Launch {
     };
     let tile = Tile::new(tile_m, tile_n);
     Launch { tile, cluster, helpers, helped, per_tile, tiles, left_tiles, left_slabs }
+}
+
+/// Returns g++ with the flags of a simulation. Sums and products are not contracted.
+fn compiler(folder: &Path, optimization: &str) -> Command {
+    let mut compiler = Command::new("g++");
+    compiler.args([
+        "-std=c++17",
+        optimization,
+        "-ffp-contract=off",
+        "-fno-strict-aliasing",
+        "-fpermissive",
+        "-w",
+        "-Wno-psabi",
+    ]);
+    compiler.current_dir(folder);
+    for include in &toolchain().include {
+        compiler.arg("-I").arg(include);
+    }
+    compiler
+}
+
+fn compile(compiler: &mut Command) {
+    let compiled = compiler.output().expect("g++ starts");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+}
+
+/// Writes and compiles, once, what all simulations share. Returns the objects to link.
+fn machine(folder: &Path) -> &'static [PathBuf] {
+    static BUILT: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        for (name, text) in MACHINE {
+            std::fs::write(folder.join(name), text).expect("it is written");
+        }
+        let pieces = [
+            ("template <int kStages>\nstruct PipelineState {", "\n};\n"),
+            ("template <int N>\nCUTLASS_DEVICE cutlass::Array<float, N> load_floats(", "\n}\n"),
+            ("CUTLASS_DEVICE uint64_t descriptor(", "\n}\n"),
+            ("CUTLASS_DEVICE uint32_t unswizzled_descriptor(", "\n"),
+        ]
+        .map(|(begin, end)| format!("{begin}{}{end}", between(INSTRUCTIONS, begin, end)));
+        let prelude = format!("{HEAD}\n{}", BUILT_INS.replace("PIECES", &pieces.join("\n")));
+        std::fs::write(folder.join("prelude.hh"), prelude).expect("it is written");
+        // Precompiled, so that each simulation compiles its kernel only.
+        compile(compiler(folder, "-O1").args(["-x", "c++-header", "prelude.hh", "-o", "prelude.hh.gch"]));
+        let object = |name: &str| {
+            let object = folder.join(format!("{name}.o"));
+            compile(compiler(folder, "-O3").args(["-c", &format!("{name}.cc"), "-o"]).arg(&object));
+            object
+        };
+        vec![object("machine"), object("arithmetic")]
+    })
 }
 
 /// Returns the device functions, without the instructions that C++ does not have.
