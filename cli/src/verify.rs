@@ -64,9 +64,9 @@ struct Candidate {
 ///
 /// # Errors
 /// Fails if a path or its data cannot be read, no program uses a data file, a folder has no program, a named program
-/// is invalid, the report file cannot be created, or [`Backend::new`] fails. Wrong results, a failing device and an
-/// invalid program in a folder are reported, not returned. If a later write of the report file fails,
-/// [`VerifyReport::report_error`] says so.
+/// is invalid, the report file cannot be created, or [`Backend::new`] fails. Wrong results, a failing device, and
+/// programs of a folder that are invalid or whose own inputs cannot be had are reported, not returned. If a later
+/// write of the report file fails, [`VerifyReport::report_error`] says so.
 pub fn verify(
     paths: &[PathBuf],
     options: &VerifyOptions,
@@ -133,7 +133,15 @@ fn verify_with(
                 report.leave_out(name, LeftOut::NoKernel);
                 continue;
             }
-            let inputs = all_inputs(&loaded, &options.data)?;
+            let inputs = match all_inputs(&loaded, &options.data) {
+                Ok(inputs) => inputs,
+                // The inputs that the file itself asks for. Those of `--data` are for all programs.
+                Err(error) if is_folder && options.data.is_empty() => {
+                    report.rows.push(VerifyRow::error(&name, "", &error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if inputs.is_empty() {
                 report.leave_out(name, LeftOut::NoInputs);
                 continue;

@@ -567,15 +567,27 @@ fn verify_leaves_invalid_programs_of_a_folder_out_and_refuses_one_that_is_named(
     assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
     let left_out = json(&output)["left_out"].as_array().cloned().expect("a list");
     assert!(left_out.len() >= 50 && left_out.iter().all(|left| left["why"] == "invalid"), "{left_out:?}");
-    // An invalid program that does not declare itself invalid is reported.
+    // Programs that do not declare themselves invalid are reported: one that is, and others whose inputs cannot be had.
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("broken.fir"), "fir 1\nfunc @broken(").expect("a file");
-    std::fs::copy(path("shapes/exact_m1.fir"), folder.path().join("good.fir")).expect("a file");
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("a file");
+    let good = std::fs::read_to_string(path("shapes/exact_m1.fir")).expect("a program");
+    let sample = good.lines().find(|line| line.starts_with("; sample:")).expect("its inputs");
+    write("broken.fir", "fir 1\nfunc @broken(");
+    write("data.fir", &good.replace(sample, "; data: absent.safetensors"));
+    write("extent.fir", &good.replace(sample, "; sample: exact seed=1").replace("<[1, ", "<[M, "));
+    write("good.fir", &good);
     let output = fourfold(&["verify", &folder.path().display().to_string(), "--target", "sm_120a", "--json"]);
     assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
     let report = json(&output);
-    assert_eq!((&report["ok"], &report["rows"][0]["fault"]), (&false.into(), &"invalid_input".into()));
-    assert_eq!(report["rows"][1]["ok"], true, "the others are verified");
+    assert_eq!(report["ok"], false);
+    for (row, words) in [(0, "not a valid program"), (1, "absent.safetensors"), (2, "`M`")] {
+        let row = &report["rows"][row];
+        assert_eq!(row["fault"], "invalid_input", "{row}");
+        assert!(row["message"].as_str().is_some_and(|it| it.contains(words)), "{row}");
+    }
+    assert_eq!(report["rows"][3]["ok"], true, "the others are verified");
+    let named = folder.path().join("extent.fir").display().to_string();
+    assert_eq!(exit_code(&fourfold(&["verify", &named])), 2);
     assert_eq!(exit_code(&fourfold(&["verify", &path("errors/syntax.fir")])), 2);
     assert_eq!(exit_code(&fourfold(&["verify", &path("absent")])), 2);
 }
