@@ -8,7 +8,7 @@ use fourfold_scheduler::{ConstantPlan, Constraint, Partition, Plan, ReasonCode, 
 use super::call::{Call, Work, admit, bytes, refused, results_of_nothing};
 use super::homes::Homes;
 use super::live::{Live, view_of};
-use super::memory::{Lifetimes, MemoryPlan, on_fallback, unknown};
+use super::memory::{Lifetimes, MemoryPlan, on_fallback, size};
 use super::residents::Residents;
 use super::{ALIAS, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
 use crate::fallback;
@@ -245,8 +245,7 @@ impl<'a, 'p> Builder<'a, 'p> {
     }
 
     fn size(&self, value: Value, segment: Option<usize>) -> Result<u64, Refused> {
-        let name = || self.program.module().name_of(value);
-        bytes(self.program, value, self.symbols).ok_or_else(|| unknown(name(), segment))
+        size(self.program, value, self.symbols, segment)
     }
 
     fn inputs(&mut self) -> Result<(), Refused> {

@@ -217,7 +217,7 @@ fn best_fit(parts: &[MemoryPart], placed: &[usize], part: &MemoryPart) -> u64 {
 /// sizes.
 ///
 /// # Errors
-/// When a segment runs on the fallback, or an extent is unknown.
+/// When a segment runs on the fallback, or a value has no size: an extent is missing or too large.
 pub fn plan_memory(
     program: &Program,
     partition: &Partition,
@@ -237,8 +237,7 @@ pub fn plan_memory(
         let plan = segment.plan().ok_or_else(|| on_fallback(position))?;
         if let Some(view) = view_of(plan, symbols) {
             if let Some((from, to)) = homes.copy(&view) {
-                let bytes =
-                    bytes(program, to, symbols).ok_or_else(|| unknown(module.name_of(to), Some(position)))?;
+                let bytes = size(program, to, symbols, Some(position))?;
                 if bytes > 0 {
                     lifetimes.read(from, bytes, steps);
                     lifetimes.write(to, bytes, steps, true);
@@ -248,8 +247,7 @@ pub fn plan_memory(
             continue;
         }
         if let Plan::Constant(ConstantPlan { result, .. }) = plan {
-            let bytes = bytes(program, *result, symbols)
-                .ok_or_else(|| unknown(module.name_of(*result), Some(position)))?;
+            let bytes = size(program, *result, symbols, Some(position))?;
             lifetimes.stored(*result, bytes);
             if homes.is_outside(*result) && bytes > 0 {
                 lifetimes.fill(homes.home(*result), bytes, steps);
@@ -263,8 +261,7 @@ pub fn plan_memory(
             lifetimes.read(homes.home(*value), bytes, steps);
         }
         for value in plan.written() {
-            let bytes = bytes(program, value, symbols)
-                .ok_or_else(|| unknown(module.name_of(value), Some(position)))?;
+            let bytes = size(program, value, symbols, Some(position))?;
             lifetimes.write(homes.home(value), bytes, steps, homes.is_outside(value));
         }
         lifetimes.launch(steps);
@@ -279,10 +276,28 @@ pub(super) fn on_fallback(position: usize) -> Refused {
     Refused::new(FALLBACK_SEGMENT, Some(position), message)
 }
 
-/// The refusal of a value whose extents are unknown.
-pub(super) fn unknown(name: &str, segment: Option<usize>) -> Refused {
-    let message = format!("the extents of `%{name}` are unknown");
-    Refused::new(ReasonCode::ExtentRange.as_str(), segment, message)
+/// Returns the bytes of a value.
+///
+/// # Errors
+/// If the extent of one of its symbols is missing, or if no tensor can be that large.
+pub(super) fn size(
+    program: &Program,
+    value: Value,
+    symbols: &SymbolValues,
+    segment: Option<usize>,
+) -> Result<u64, Refused> {
+    bytes(program, value, symbols).ok_or_else(|| {
+        let (module, name) = (program.module(), program.module().name_of(value));
+        let mut used = module.ty(value).shape.iter().flat_map(|dim| dim.symbols());
+        let message = match used.find(|symbol| symbols.get(**symbol).is_none()) {
+            Some(symbol) => {
+                let symbol = &module.symbols[*symbol];
+                format!("`%{name}` has no size without an extent of the symbol `{symbol}`; give it one")
+            }
+            None => format!("`%{name}` is too large: with these extents, its bytes exceed the address space"),
+        };
+        Refused::new(ReasonCode::ExtentRange.as_str(), segment, message)
+    })
 }
 
 #[cfg(test)]

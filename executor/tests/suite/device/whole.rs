@@ -2,6 +2,7 @@
 
 use fourfold_executor::device::Device;
 use fourfold_executor::{MemoryContent, RunOptions, RunReason, plan_memory};
+use fourfold_ir::SymbolValues;
 
 use super::blas::Setup;
 use super::fixture::{Fixture, story};
@@ -236,4 +237,19 @@ fn intermediates_share_memory_by_liveness() {
     mixed.partition.segments[3].kind = fourfold_scheduler::SegmentKind::Fallback;
     let refused = plan_memory(&mixed.program, &mixed.partition, &mixed.symbols()).unwrap_err();
     assert_eq!((refused.code, refused.segment), ("fallback_segment", Some(3)));
+
+    let refusal = |symbols: &SymbolValues| {
+        let refused = plan_memory(&fixture.program, &fixture.partition, symbols).unwrap_err();
+        assert_eq!((refused.code, refused.segment), ("extent_range", Some(0)));
+        refused.message
+    };
+    let mut symbols = SymbolValues::default();
+    let missing = "`%a` has no size without an extent of the symbol `M`; give it one";
+    assert_eq!(refusal(&symbols), missing);
+    let of_m = fixture.program.module().symbols.keys().next().unwrap();
+    for extent in [1 << 56, u64::MAX] {
+        symbols.set(of_m, extent);
+        let large = "`%a` is too large: with these extents, its bytes exceed the address space";
+        assert_eq!(refusal(&symbols), large);
+    }
 }
