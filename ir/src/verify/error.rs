@@ -393,7 +393,7 @@ define_kinds! {
         ty: String,
     } = "extent_too_large", "`{value}: {ty}` is too large",
         "note: without symbols, an extent is at most 2^40 and a tensor at most 2^46 elements";
-    /// FP4 whose last extent is not even for every value of its symbols.
+    /// FP4 or FP6 whose last extent does not fill whole bytes for every value of its symbols, or that has no axis.
     PackedExtent {
         /// The value.
         value: String,
@@ -401,7 +401,7 @@ define_kinds! {
         ty: String,
         /// The number of elements in whole bytes.
         packed: u64,
-    } = "packed_extent", "the last extent of `{value}: {ty}` is not known to be a multiple of {packed}",
+    } = "packed_extent", "`{value}: {ty}` needs a last extent that is known to be a multiple of {packed}",
         "help: give the last axis a constant factor of that many: two of FP4 are packed in a byte, four of FP6 in three";
     /// A layout on a type that is not a scale type.
     LayoutOnType {

@@ -480,8 +480,8 @@ fn types_by_themselves() {
             vec![b.convert("y", x, F32), b.convert("z", scalar, F32)]
         },
         expect![[r#"
-            input 0: packed_extent: the last extent of `%x: tensor<[2, 3*K], f4E2M1FN>` is not known to be a multiple of 2
-            input 1: packed_extent: the last extent of `%scalar: tensor<[], f4E2M1FN>` is not known to be a multiple of 2
+            input 0: packed_extent: `%x: tensor<[2, 3*K], f4E2M1FN>` needs a last extent that is known to be a multiple of 2
+            input 1: packed_extent: `%scalar: tensor<[], f4E2M1FN>` needs a last extent that is known to be a multiple of 2
         "#]],
     );
     check(
@@ -544,7 +544,7 @@ fn errors_come_in_program_order() {
             vec![z, w, z]
         },
         expect![[r#"
-            input 1: packed_extent: the last extent of `%bad: tensor<[3], f4E2M1FN>` is not known to be a multiple of 2
+            input 1: packed_extent: `%bad: tensor<[3], f4E2M1FN>` needs a last extent that is known to be a multiple of 2
             op0 `%y = relu %x : tensor<[3], f16>`: result_element: the element type of `%y: tensor<[3], f16>` must be f32
             op2 `%w w = relu %y : tensor<[4], f16>`: bad_name: the value name `w w` must consist of letters, digits, `_` and `.`
             op2 `%w w = relu %y : tensor<[4], f16>`: result_shape: the shape of `%w w: tensor<[4], f16>` must be [3]

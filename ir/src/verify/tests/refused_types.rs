@@ -53,8 +53,8 @@ fn element_types() {
     check(
         one(six(&[4, 6]), OpKind::Convert, ty(&[4, 6], F32)),
         expect![[r#"
-        input 0: packed_extent: the last extent of `%x: tensor<[4, 6], f6E2M3FN>` is not known to be a multiple of 4
-    "#]],
+            input 0: packed_extent: `%x: tensor<[4, 6], f6E2M3FN>` needs a last extent that is known to be a multiple of 4
+        "#]],
     );
     let transpose = OpKind::Transpose { permutation: vec![1, 0] };
     check(
