@@ -1,8 +1,8 @@
 //! Finds the reasons to reject a `scaled_mma` that actually hold.
 
 use fourfold_ir::{
-    BlockFormat, Capabilities, Dim, ElementType, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands,
-    TensorType, dim_product,
+    BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Module, Op, OpKind, ScaleLayout,
+    ScaledMmaOperands, TensorType, dim_product,
 };
 
 use super::{kernel, known, may_divide};
@@ -84,49 +84,23 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     let pads_rows = sfa.is_some_and(|sfa| !(is_linear(sfa) && rules.has_linear_scales));
     holds(flattened && pads_rows && !m.constant().is_multiple_of(128), ReasonCode::OperandLayout);
 
-    let rows = batch.as_ref().and_then(|batch| batch.times(m));
-    let exceeds = |dim: Option<&Dim>, most: u64| {
-        let most = most.min(rules.max_extent);
-        dim.is_none_or(|dim| known(dim).is_some_and(|extent| extent > most))
+    let extents = Extents {
+        rules,
+        block,
+        batch: batch.as_ref(),
+        m,
+        n,
+        k,
+        b_leading,
+        is_grouped,
+        flattened,
+        has_sfa: sfa.is_some(),
+        padded_rows: sfa.filter(|_| sfa_ends.is_some()).and_then(|sfa| sfa.shape.first()),
+        masked_scales: sfa
+            .filter(|sfa| masked && !is_linear(sfa))
+            .and_then(|sfa| sfa.shape.first_chunk::<2>()),
     };
-    let beyond = |dim: Option<&Dim>| exceeds(dim, rules.max_extent);
-    holds([n, k].into_iter().any(|dim| known(dim) == Some(0)), ReasonCode::ExtentRange);
-    holds(exceeds(Some(n), rules.grid.max_columns) || beyond(Some(k)), ReasonCode::ExtentRange);
-    let too_many_rows = if flattened {
-        beyond(rows.as_ref())
-    } else {
-        exceeds(batch.as_ref(), rules.grid.max_matrices) || beyond(Some(m))
-    };
-    let padded_rows = sfa.filter(|_| sfa_ends.is_some()).and_then(|sfa| sfa.shape.first());
-    holds(too_many_rows || padded_rows.is_some_and(|rows| beyond(Some(rows))), ReasonCode::ExtentRange);
-    let of = |dim: Option<&Dim>| dim.and_then(known);
-    let launched = if flattened { [Some(1), of(rows.as_ref())] } else { [of(batch.as_ref()), known(m)] };
-    let tiles = kernel::tiles([launched[0], launched[1], known(n)], rules.grid.tile);
-    holds(tiles.is_some_and(|tiles| tiles > u128::from(rules.grid.max_tiles)), ReasonCode::ExtentRange);
-
-    let scales_beyond = |rows: Option<&Dim>, matrices: Option<&Dim>| {
-        let (Some(rows), Some(k), Some(matrices)) =
-            (rows.and_then(known), known(k), matrices.and_then(known))
-        else {
-            return false;
-        };
-        let tiles = u128::from(rows.div_ceil(128)) * u128::from(k.div_ceil(4 * u64::from(block)));
-        tiles * 512 * u128::from(matrices) > u128::from(rules.max_scale_bytes)
-    };
-    let masked_scales =
-        sfa.filter(|sfa| masked && !is_linear(sfa)).and_then(|sfa| sfa.shape.first_chunk::<2>());
-    let single = Dim::fixed(1);
-    let own = batch.as_ref();
-    let of_a = if flattened { (rows.as_ref(), Some(&single)) } else { (Some(m), own) };
-    let of_b = match b_leading {
-        [] => (Some(n), Some(&single)),
-        [groups] if is_grouped => (Some(n), Some(groups)),
-        _ => (Some(n), own),
-    };
-    let of_a = (sfa.is_some() && scales_beyond(of_a.0, of_a.1))
-        || padded_rows.is_some_and(|rows| scales_beyond(Some(rows), Some(&single)))
-        || masked_scales.is_some_and(|[matrices, rows]| scales_beyond(Some(rows), Some(matrices)));
-    holds(of_a || scales_beyond(of_b.0, of_b.1), ReasonCode::ExtentRange);
+    holds(extents.are_out_of_range(), ReasonCode::ExtentRange);
 
     holds(!may_divide(k, rules.k_multiple), ReasonCode::KAlignment);
     let c = c.map(|c| (module.ty(c).element, &rules.c));
@@ -138,4 +112,78 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     }
     holds(wrong_layout, ReasonCode::ScaleLayout);
     codes
+}
+
+/// The extents of a product that a target multiplies by `rules`.
+struct Extents<'a> {
+    rules: &'a FormatCapability,
+    block: u32,
+    /// L; `None` if it is too large.
+    batch: Option<&'a Dim>,
+    m: &'a Dim,
+    n: &'a Dim,
+    k: &'a Dim,
+    b_leading: &'a [Dim],
+    is_grouped: bool,
+    /// One B is multiplied by all matrices of A as if they were one.
+    flattened: bool,
+    has_sfa: bool,
+    /// The rows of an sfa that is blocked per group.
+    padded_rows: Option<&'a Dim>,
+    /// The matrices and rows of a blocked sfa of masked groups.
+    masked_scales: Option<&'a [Dim; 2]>,
+}
+
+impl Extents<'_> {
+    /// Returns true if an extent, the number of tiles, or the bytes of scales certainly have a value that no kernel
+    /// takes.
+    fn are_out_of_range(&self) -> bool {
+        let Extents { rules, m, n, k, .. } = *self;
+        let rows = self.batch.and_then(|batch| batch.times(m));
+        let exceeds = |dim: Option<&Dim>, most: u64| {
+            let most = most.min(rules.max_extent);
+            dim.is_none_or(|dim| known(dim).is_some_and(|extent| extent > most))
+        };
+        let beyond = |dim: Option<&Dim>| exceeds(dim, rules.max_extent);
+        let too_many_rows = if self.flattened {
+            beyond(rows.as_ref())
+        } else {
+            exceeds(self.batch, rules.grid.max_matrices) || beyond(Some(m))
+        };
+        let of = |dim: Option<&Dim>| dim.and_then(known);
+        let launched = if self.flattened { [Some(1), of(rows.as_ref())] } else { [of(self.batch), known(m)] };
+        let tiles = kernel::tiles([launched[0], launched[1], known(n)], rules.grid.tile);
+
+        [n, k].into_iter().any(|dim| known(dim) == Some(0))
+            || exceeds(Some(n), rules.grid.max_columns)
+            || beyond(Some(k))
+            || too_many_rows
+            || self.padded_rows.is_some_and(|rows| beyond(Some(rows)))
+            || tiles.is_some_and(|tiles| tiles > u128::from(rules.grid.max_tiles))
+            || self.scales_are_out_of_range(rows.as_ref())
+    }
+
+    /// Returns true if sfa or sfb has more bytes than a kernel can address. `rows` are those of all matrices of A.
+    fn scales_are_out_of_range(&self, rows: Option<&Dim>) -> bool {
+        let beyond = |rows: Option<&Dim>, matrices: Option<&Dim>| {
+            let (Some(rows), Some(k), Some(matrices)) =
+                (rows.and_then(known), known(self.k), matrices.and_then(known))
+            else {
+                return false;
+            };
+            let tiles = u128::from(rows.div_ceil(128)) * u128::from(k.div_ceil(4 * u64::from(self.block)));
+            tiles * 512 * u128::from(matrices) > u128::from(self.rules.max_scale_bytes)
+        };
+        let single = Dim::fixed(1);
+        let of_a = if self.flattened { (rows, Some(&single)) } else { (Some(self.m), self.batch) };
+        let matrices_of_b = match self.b_leading {
+            [] => Some(&single),
+            [groups] if self.is_grouped => Some(groups),
+            _ => self.batch,
+        };
+        (self.has_sfa && beyond(of_a.0, of_a.1))
+            || self.padded_rows.is_some_and(|rows| beyond(Some(rows), Some(&single)))
+            || self.masked_scales.is_some_and(|[matrices, rows]| beyond(Some(rows), Some(matrices)))
+            || beyond(Some(self.n), matrices_of_b)
+    }
 }

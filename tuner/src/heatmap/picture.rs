@@ -86,57 +86,112 @@ pub(super) fn draw(heatmap: &Heatmap) -> Result<Picture, HeatmapError> {
         texts.iter().try_fold(0.0_f32, |most, text| Ok(most.max(width(text, size)?)))
     };
     let left = MARGIN + widest(&problems, size.label)?.max(width("problem M×N×K", size.label)?) + 14.0;
-    let gap = if (1..columns).contains(&shown.chosen) { GAP } else { 0.0 };
-    let x =
-        |column: usize| left + column as f32 * size.width + if shown.is_chosen(column) { 0.0 } else { gap };
-    let right = x(columns - 1) + size.width;
+    let mut grid = Grid { shown, size, left, top: 0.0 };
+    let right = grid.right();
     let (sin, cos) = LEAN.to_radians().sin_cos();
     let (mut lean_right, mut lean_up) = (right, 0.0_f32);
     for (column, name) in names.iter().enumerate() {
         let long = width(name, size.label)?;
-        lean_right = lean_right.max(x(column) + size.width + long * cos);
+        lean_right = lean_right.max(grid.x(column) + size.width + long * cos);
         lean_up = lean_up.max(long * sin);
     }
-    let tail = [right + 62.0, right + 76.0];
-    let whole = (lean_right + MARGIN).max(tail[1] + 150.0).max(760.0);
+    let whole = (lean_right + MARGIN).max(grid.tail()[1] + 150.0).max(760.0);
 
     let above = |sheet: &mut Sheet| -> Result<f32, HeatmapError> {
         let y = sheet.head(heatmap)?;
         Ok(sheet.legend(shown, size.cell.is_some(), y)? + lean_up + 26.0)
     };
     // Measures the height above the cells on a discarded sheet, because the background is drawn first.
-    let top = above(&mut Sheet::new(whole, 0.0))?;
-    let bottom = top + rows as f32 * size.height;
+    grid.top = above(&mut Sheet::new(whole, 0.0))?;
     // That many rows do not fit a screen: column labels are repeated below them.
     let again = if rows > TALL { lean_up + 20.0 } else { 0.0 };
-    let mut sheet = Sheet::new(whole, bottom + again + MARGIN);
+    let mut sheet = Sheet::new(whole, grid.bottom() + again + MARGIN);
     above(&mut sheet)?;
-    let row_y = |row: usize| top + row as f32 * size.height;
-    let baseline = |row: usize, font: f32| row_y(row) + size.height / 2.0 + font * 0.36;
 
-    for (column, name) in names.iter().enumerate() {
-        let middle = x(column) + size.width / 2.0;
-        let class = if shown.is_chosen(column) { "strong" } else { "" };
-        sheet.leaning(name, (middle + size.label * 0.3, top - 8.0), -LEAN, size.label, class);
-        if rows > TALL {
-            sheet.leaning(name, (middle - size.label * 0.3, bottom + 12.0), LEAN, size.label, class);
+    grid.label_columns(&mut sheet, &names);
+    for (row, problem) in problems.iter().enumerate() {
+        grid.label_row(&mut sheet, row, problem);
+        (0..columns).for_each(|column| grid.draw_cell(&mut sheet, row, column));
+    }
+    if shown.chosen > 0 {
+        let wide = grid.x(shown.chosen - 1) + size.width - grid.x(0);
+        let high = grid.bottom() - grid.top;
+        sheet.rect((grid.x(0) - 2.0, grid.top - 2.0), (wide + 3.0, high + 3.0), "frame");
+    }
+    Ok(Picture { canvas: sheet.canvas })
+}
+
+/// The places of cells and of their labels. There is at least one row and one column.
+struct Grid<'a> {
+    shown: &'a Arranged,
+    size: Size,
+    left: f32,
+    top: f32,
+}
+
+impl Grid<'_> {
+    /// The left edge of a column.
+    fn x(&self, column: usize) -> f32 {
+        let has_gap = (1..self.shown.columns.len()).contains(&self.shown.chosen);
+        let gap = if has_gap && !self.shown.is_chosen(column) { GAP } else { 0.0 };
+        self.left + column as f32 * self.size.width + gap
+    }
+
+    /// The right edge of the last column.
+    fn right(&self) -> f32 {
+        self.x(self.shown.columns.len() - 1) + self.size.width
+    }
+
+    /// The end of the best times, and the begin of what serves each row.
+    fn tail(&self) -> [f32; 2] {
+        [self.right() + 62.0, self.right() + 76.0]
+    }
+
+    /// The upper edge of a row.
+    fn y(&self, row: usize) -> f32 {
+        self.top + row as f32 * self.size.height
+    }
+
+    fn bottom(&self) -> f32 {
+        self.y(self.shown.rows.len())
+    }
+
+    /// The baseline of text in a row.
+    fn baseline(&self, row: usize, font: f32) -> f32 {
+        self.y(row) + self.size.height / 2.0 + font * 0.36
+    }
+
+    fn label_columns(&self, sheet: &mut Sheet, names: &[String]) {
+        let (size, top) = (self.size, self.top);
+        for (column, name) in names.iter().enumerate() {
+            let middle = self.x(column) + size.width / 2.0;
+            let class = if self.shown.is_chosen(column) { "strong" } else { "" };
+            sheet.leaning(name, (middle + size.label * 0.3, top - 8.0), -LEAN, size.label, class);
+            if self.shown.rows.len() > TALL {
+                let below = (middle - size.label * 0.3, self.bottom() + 12.0);
+                sheet.leaning(name, below, LEAN, size.label, class);
+            }
+        }
+        let [best, served] = self.tail();
+        sheet.text("problem M×N×K", self.left - 8.0, top - 6.0, size.label, "end quiet");
+        sheet.text("best", best, top - 6.0, size.label, "end quiet");
+        if self.shown.chosen > 0 {
+            sheet.text("served", served, top - 6.0, size.label, "quiet");
         }
     }
-    sheet.text("problem M×N×K", left - 8.0, top - 6.0, size.label, "end quiet");
-    sheet.text("best", tail[0], top - 6.0, size.label, "end quiet");
-    if shown.chosen > 0 {
-        sheet.text("served", tail[1], top - 6.0, size.label, "quiet");
-    }
 
-    for (position, row) in shown.rows.iter().enumerate() {
+    fn label_row(&self, sheet: &mut Sheet, position: usize, problem: &str) {
+        let (row, size) = (&self.shown.rows[position], self.size.label);
+        let (right, baseline) = (self.right(), self.baseline(position, size));
         let none = matches!(row.served, Served::Uncovered | Served::Hopeless);
         if none {
-            sheet.rect((MARGIN - 6.0, row_y(position)), (right - MARGIN + 6.0, size.height), "warn");
+            let wide = right - MARGIN + 6.0;
+            sheet.rect((MARGIN - 6.0, self.y(position)), (wide, self.size.height), "warn");
         }
-        let class = if none { "end bad" } else { "end" };
-        sheet.text(&problems[position], left - 8.0, baseline(position, size.label), size.label, class);
+        sheet.text(problem, self.left - 8.0, baseline, size, if none { "end bad" } else { "end" });
+        let [best, served] = self.tail();
         if let Some(us) = row.best_us {
-            sheet.text(&time(us), tail[0], baseline(position, size.label), size.label, "end");
+            sheet.text(&time(us), best, baseline, size, "end");
         }
         let (words, class) = match row.served {
             Served::Unasked => (String::new(), ""),
@@ -145,36 +200,31 @@ pub(super) fn draw(heatmap: &Heatmap) -> Result<Picture, HeatmapError> {
             Served::Uncovered => ("uncovered".to_owned(), "bad"),
             Served::Hopeless => ("no correct kernel".to_owned(), "bad"),
         };
-        sheet.text(&words, tail[1], baseline(position, size.label), size.label, class);
+        sheet.text(&words, served, baseline, size, class);
+    }
 
-        for column in 0..columns {
-            let cell = shown.cell(position, column);
-            let about = format!("{} on {}: {}", shown.columns[column].name, row.label, cell.words());
-            let fill = match cell.shown {
-                Shown::Efficiency(efficiency) => scale::colour(efficiency),
-                Shown::Blank(blank) => blank.colour(),
-            };
-            let at = (x(column), row_y(position));
-            sheet.cell(at, (size.width - 1.0, size.height - 1.0), fill, Some(about));
-            let ink = fill.ink();
-            if let Some(font) = size.cell {
-                let class = if ink == Rgb(0, 0, 0) { "cell" } else { "cell light" };
-                let middle = at.0 + (size.width - 1.0) / 2.0;
-                sheet.text(&cell.mark(), middle, baseline(position, font) - 0.5, font, class);
-            }
-            if cell.best {
-                sheet.corner((at.0 + size.width - 1.0, at.1), size.height * 0.33, ink);
-            }
-            if matches!(row.served, Served::By(by, _) if by == column) {
-                sheet.taken(at, (size.width - 1.0, size.height - 1.0), ink);
-            }
+    fn draw_cell(&self, sheet: &mut Sheet, position: usize, column: usize) {
+        let (row, cell) = (&self.shown.rows[position], self.shown.cell(position, column));
+        let about = format!("{} on {}: {}", self.shown.columns[column].name, row.label, cell.words());
+        let fill = match cell.shown {
+            Shown::Efficiency(efficiency) => scale::colour(efficiency),
+            Shown::Blank(blank) => blank.colour(),
+        };
+        let at = (self.x(column), self.y(position));
+        let (wide, high) = (self.size.width - 1.0, self.size.height - 1.0);
+        sheet.cell(at, (wide, high), fill, Some(about));
+        let ink = fill.ink();
+        if let Some(font) = self.size.cell {
+            let class = if ink == Rgb(0, 0, 0) { "cell" } else { "cell light" };
+            sheet.text(&cell.mark(), at.0 + wide / 2.0, self.baseline(position, font) - 0.5, font, class);
+        }
+        if cell.best {
+            sheet.corner((at.0 + wide, at.1), self.size.height * 0.33, ink);
+        }
+        if matches!(row.served, Served::By(by, _) if by == column) {
+            sheet.taken(at, (wide, high), ink);
         }
     }
-    if shown.chosen > 0 {
-        let wide = x(shown.chosen - 1) + size.width - x(0);
-        sheet.rect((x(0) - 2.0, top - 2.0), (wide + 3.0, bottom - top + 3.0), "frame");
-    }
-    Ok(Picture { canvas: sheet.canvas })
 }
 
 /// The label of a column. A star marks selected columns, so that bold face is not the only mark.
