@@ -63,12 +63,10 @@ mod compile_options;
 mod compiled;
 mod error;
 pub mod kernels;
+mod options;
 mod session;
 
-pub use backend::{
-    Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution,
-    Options, Planned,
-};
+pub use backend::{Backend, ClaimedSegment, Execution, Planned};
 pub use choices::{Arm, Choice};
 pub use compile_options::{CacheChoice, CompileOptions};
 pub use compiled::Compiled;
@@ -84,6 +82,7 @@ pub use fourfold_executor::{
 };
 pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
+pub use options::{Claim, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Options};
 pub use session::Session;
 
 #[cfg(test)]
