@@ -236,6 +236,7 @@ mod interp;
 mod load;
 pub mod memory;
 mod module;
+mod named;
 pub mod numeric;
 mod ops;
 mod program;

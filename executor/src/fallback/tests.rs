@@ -360,7 +360,7 @@ fn quantization_equals_the_interpreter_in_both_layouts() {
         }
     }
     let v = sample(BF16, &[37, 96], 7);
-    for (index, codes) in numeric::CodeFormula::ALL.into_iter().enumerate() {
+    for (index, &codes) in numeric::CodeFormula::ALL.iter().enumerate() {
         for (guard, scale_min) in [(true, 0.015625), (false, 0.015625), (false, f32::NEG_INFINITY)] {
             let formula = numeric::Nvfp4Formula {
                 scale_min: numeric::ScaleMin::new(scale_min).unwrap(),

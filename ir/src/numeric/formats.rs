@@ -4,6 +4,7 @@
 //! table of the [parent module](super).
 
 use super::round::{BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, FloatFormat, decode_f32, round_f64};
+use crate::named::named;
 
 /// The rounding of a positive number to a power of two (an `f8E8M0FNU` scale).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,22 +18,7 @@ pub enum ScaleRounding {
     Even,
 }
 
-impl ScaleRounding {
-    /// The name in text.
-    pub fn name(self) -> &'static str {
-        match self {
-            ScaleRounding::Floor => "floor",
-            ScaleRounding::Ceil => "ceil",
-            ScaleRounding::Even => "even",
-        }
-    }
-
-    /// The variant with this name in text.
-    pub fn from_name(name: &str) -> Option<ScaleRounding> {
-        let all = [ScaleRounding::Floor, ScaleRounding::Ceil, ScaleRounding::Even];
-        all.into_iter().find(|known| known.name() == name)
-    }
-}
+named!(ScaleRounding { Floor => "floor", Ceil => "ceil", Even => "even", });
 
 /// The value of each `f4E2M1FN` code.
 pub const E2M1_VALUES: [f32; 16] =

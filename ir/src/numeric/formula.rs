@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use super::formats::{e2m1_from_f32, e4m3_from_f32, e4m3_to_f32, ue4m3_from_f32, ue4m3_to_f32};
 use super::mx_formula::MxEdges;
+use crate::named::named;
 
 /// The largest `f4E2M1FN` value. The scale maps a block's largest magnitude to it.
 const E2M1_MAX: f32 = 6.0;
@@ -165,40 +166,12 @@ fn at_least(x: f32, least: f32) -> f32 {
     if keeps { x } else { least }
 }
 
-impl Scaling {
-    /// The name in text.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scaling::Divide => "divide",
-            Scaling::Multiply => "multiply",
-        }
-    }
-
-    /// The variant with this name in text.
-    pub fn from_name(name: &str) -> Option<Scaling> {
-        [Scaling::Divide, Scaling::Multiply].into_iter().find(|known| known.name() == name)
-    }
-}
-
-impl CodeFormula {
-    /// Every variant.
-    pub const ALL: [CodeFormula; 3] =
-        [CodeFormula::Quotient, CodeFormula::ReciprocalStep, CodeFormula::ReciprocalScale];
-
-    /// The name in text.
-    pub fn name(self) -> &'static str {
-        match self {
-            CodeFormula::Quotient => "quotient",
-            CodeFormula::ReciprocalStep => "reciprocal_step",
-            CodeFormula::ReciprocalScale => "reciprocal_scale",
-        }
-    }
-
-    /// The variant with this name in text.
-    pub fn from_name(name: &str) -> Option<CodeFormula> {
-        CodeFormula::ALL.into_iter().find(|known| known.name() == name)
-    }
-}
+named!(Scaling { Divide => "divide", Multiply => "multiply", });
+named!(CodeFormula {
+    Quotient => "quotient",
+    ReciprocalStep => "reciprocal_step",
+    ReciprocalScale => "reciprocal_scale",
+});
 
 /// Writes an identifier, such as `sixth_gmul_rstep_unguarded_min3c800000`; nothing for the default. Names and
 /// signatures of kernels contain it.
@@ -264,7 +237,7 @@ mod tests {
         let mut all = Vec::new();
         for amax in both {
             for global in both {
-                for codes in CodeFormula::ALL {
+                for &codes in CodeFormula::ALL {
                     for guard in [true, false] {
                         for least in [0.0, -0.0, 0.015625, 448.0, -1.0, f32::NEG_INFINITY] {
                             let scale_min = bound(least);

@@ -5,6 +5,7 @@
 
 use super::formats::{ONE_POINT_75, ScaleRounding, e8m0_to_f32};
 use super::mx_element::MxElement;
+use crate::named::named;
 
 /// The byte of the largest `f8E8M0FNU` value, 2^127.
 const LARGEST: u8 = 0xFE;
@@ -168,25 +169,6 @@ impl MxEdges {
 /// The mantissa bits of `v`.
 fn mantissa(v: f32) -> u32 {
     v.to_bits() & 0x007F_FFFF
-}
-
-macro_rules! named {
-    ($name:ident { $($variant:ident => $text:literal,)* }) => {
-        impl $name {
-            /// Every variant.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-
-            /// The name in text.
-            pub fn name(self) -> &'static str {
-                match self { $($name::$variant => $text,)* }
-            }
-
-            /// The variant with this name in text.
-            pub fn from_name(name: &str) -> Option<$name> {
-                match name { $($text => Some($name::$variant),)* _ => None }
-            }
-        }
-    };
 }
 
 named!(InfinityScale { Largest => "largest", Exponent => "exponent", });

@@ -87,7 +87,7 @@ impl Generator {
             scale_min: ScaleMin::new(bound).expect("the bound is valid"),
             amax: self.random.pick(&[Scaling::Divide, Scaling::Multiply]),
             global: self.random.pick(&[Scaling::Divide, Scaling::Multiply]),
-            codes: self.random.pick(&CodeFormula::ALL),
+            codes: self.random.pick(CodeFormula::ALL),
             guard: self.random.percent(30),
             ..Nvfp4Formula::DEFAULT
         }
