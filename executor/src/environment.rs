@@ -142,7 +142,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "FOURFOLD_PROGRAMS",
         kind: "number",
         default: "1000",
-        meaning: "The number of random programs that tests of whole partitions try; 10000 in the second tier",
+        meaning: "The number of random programs that a test tries; 4000 or 10000 in the second tier",
     },
     Variable {
         name: "FOURFOLD_TEST_OTHER",

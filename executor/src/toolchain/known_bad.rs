@@ -154,8 +154,8 @@ mod tests {
              - The search for tools skips it.\n\
              - Naming it with an option or a variable is an error.\n\
              - Cached kernels that were built with it are rebuilt.\n\n\
-             `--allow-known-bad` and `FOURFOLD_ALLOW_KNOWN_BAD` allow listed versions. For sm_120a kernels that run\n\
-             emulated on Hopper, the entries of sm_90a apply too.\n\n\
+             `--allow-known-bad` and `FOURFOLD_ALLOW_KNOWN_BAD` allow listed versions. For kernels that run emulated\n\
+             on Hopper, the entries of sm_90a apply too.\n\n\
              | tool | from | before | targets | symptom | source |\n|---|---|---|---|---|---|\n",
         );
         for KnownBad { tool, from, below, targets, symptom, source } in KNOWN_BAD {

@@ -34,8 +34,10 @@ fn every_code_has_a_fixture_that_shows_it() {
 fn the_documentation_lists_every_code() {
     let mut text = String::from(
         "# Reason codes\n\n\
-         Every op outside a kernel has one of these codes. `fourfold explain FILE` prints them. The codes are stable: scripts\n\
-         may rely on them. `fixtures/reject/CODE.fir` is a near miss for each.\n\n\
+         Every op that the plan leaves outside kernels has one of these codes. `fourfold explain FILE` prints them. The codes\n\
+         are stable: scripts may rely on them. `fixtures/reject/CODE.fir` is a near miss for each.\n\n\
+         A segment that did not run as planned has another code: one of the run, such as `no_device` or `device_memory`, or a\n\
+         [failure code](failures.md) of its build.\n\n\
          | code | what to do |\n|---|---|\n",
     );
     for code in ReasonCode::ALL {

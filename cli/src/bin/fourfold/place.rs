@@ -12,7 +12,7 @@ use fourfold_executor::{TEXT_LIMIT, read_input};
 /// The target, the device and the planning options.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
-    /// Plan for TARGET: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: the GPU's, else sm_100a]
+    /// Plan for TARGET: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: the GPU's, else sm_100a; with --emulate, sm_120a]
     #[arg(long)]
     target: Option<String>,
     /// Run kernels of a Blackwell target on a Hopper GPU, with the instructions that it lacks emulated

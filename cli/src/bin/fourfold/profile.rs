@@ -40,8 +40,8 @@ use subject::Subject;
     unlocked clocks and cold caches, so compare its durations only with each other. initcheck checks every launch; \
     the other sanitizer tools check only the launch of the segment. A missing counter is null, with the reason.\n\n\
     N may be any segment that launches a kernel: a `kernel` segment, a row kernel, a move, or a plain mma. The latter is \
-    a call of cuBLASLt, which may launch several kernels. ncu measures the first, if no other call precedes it, and the \
-    sanitizer checks every launch after a call. Views and fallback segments launch nothing.\n\n\
+    a call of cuBLASLt, which may launch several kernels. ncu measures the first, if no other call precedes it. If a call \
+    precedes the segment, the sanitizer checks every launch. Views and fallback segments launch nothing.\n\n\
     A timeline of the whole program is out of scope: use nsys, such as `nsys profile fourfold replay FILE`.\n\n\
     ncu and compute-sanitizer come with the CUDA toolkit. Unavailable data is reported with a remedy; everything else \
     still runs.\n\n\
