@@ -35,14 +35,16 @@ pub struct SealedFormat {
 #[derive(Debug, thiserror::Error)]
 pub enum SealedError {
     /// The target folder has content that must not be lost.
-    #[error("{}", occupied(folder, format, stranger.as_deref()))]
+    #[error("{}", occupied(folder, format, stranger.as_deref(), *is_changed))]
     Occupied {
         /// The folder.
         folder: PathBuf,
         /// The format to be written.
         format: &'static str,
-        /// The foreign file in a folder that otherwise has the format.
+        /// The file that was added or changed in a folder that otherwise has the format.
         stranger: Option<PathBuf>,
+        /// True if this file was changed.
+        is_changed: bool,
     },
     /// The folder does not have the expected format.
     #[error("`{}` is not a {format}: {reason}", folder.display())]
@@ -110,13 +112,16 @@ pub enum SealedError {
     Data(#[from] DataError),
 }
 
-fn occupied(folder: &Path, format: &str, stranger: Option<&Path>) -> String {
-    let folder = folder.display();
+fn occupied(folder: &Path, format: &str, stranger: Option<&Path>, is_changed: bool) -> String {
+    let (folder, what) = (folder.display(), if is_changed { "changed" } else { "added" });
     match stranger {
         None => format!("`{folder}` is not empty and not a {format}"),
         Some(name) => {
             let name = name.display();
-            format!("`{folder}` is a {format} with the added file `{name}`, which would be lost")
+            format!(
+                "`{folder}` is a {format} with the {what} file `{name}`, which would be lost; move the folder away, or \
+                 name another"
+            )
         }
     }
 }
@@ -189,8 +194,8 @@ impl Drop for Staging {
 }
 
 impl SealedWriter {
-    /// Starts writing a folder at `target`. An empty folder is replaced, and so is one of this format, even if
-    /// damaged, unless foreign files were added to it.
+    /// Starts writing a folder at `target`. An empty folder is replaced, and so is one of this format, unless files in
+    /// it were added or changed. Some may be missing.
     ///
     /// # Errors
     /// [`SealedError::Occupied`], or when the parent folder is not writable.
@@ -264,8 +269,8 @@ impl SealedWriter {
         if text.len() as u64 > LONGEST_MANIFEST {
             return Err(disk("write", &target)(io::Error::other("its manifest would exceed the size limit")));
         }
-        let hash = blake3::hash(text.as_bytes()).to_hex();
-        for (name, text) in [(MANIFEST, text), (MANIFEST_HASH, format!("{hash}  {MANIFEST}\n"))] {
+        let line = hash_line(&blake3::hash(text.as_bytes()).to_hex());
+        for (name, text) in [(MANIFEST, text), (MANIFEST_HASH, line)] {
             let path = folder.path().join(name);
             fs::write(&path, text).map_err(disk("write", &path))?;
         }
@@ -461,10 +466,11 @@ fn read_inside(folder: &Path, name: &str, longest: u64) -> Result<Vec<u8>, Unrea
 
 /// Checks that a folder may be written here.
 fn check_place(target: &Path, format: SealedFormat) -> Result<(), SealedError> {
-    let occupied = |stranger: Option<PathBuf>| SealedError::Occupied {
+    let occupied = |stranger: Option<PathBuf>, is_changed: bool| SealedError::Occupied {
         folder: target.to_owned(),
         format: format.name,
         stranger,
+        is_changed,
     };
     let metadata = match fs::symlink_metadata(target) {
         Ok(metadata) => metadata,
@@ -472,28 +478,49 @@ fn check_place(target: &Path, format: SealedFormat) -> Result<(), SealedError> {
         Err(error) => return Err(disk("read", target)(error)),
     };
     if !metadata.is_dir() {
-        return Err(occupied(None));
+        return Err(occupied(None, false));
     }
     if fs::read_dir(target).map_err(disk("read", target))?.next().is_none() {
         return Ok(());
     }
-    let names = names_of(target, format).ok_or_else(|| occupied(None))?;
-    match stranger(target, &names).map_err(disk("read", target))? {
+    let seals = seals_of(target, format).ok_or_else(|| occupied(None, false))?;
+    let names = seals.keys().map(PathBuf::from).collect();
+    let added = stranger(target, &names).map_err(disk("read", target))?;
+    if added.is_some() {
+        return Err(occupied(added, false));
+    }
+    match seals.iter().find(|(name, seal)| is_changed(target, name, seal)) {
+        Some((name, _)) => Err(occupied(Some(name.into()), true)),
         None => Ok(()),
-        found => Err(occupied(found)),
     }
 }
 
-/// The file names that a folder of a format should have by its manifest; `None` if it does not have the format.
-fn names_of(folder: &Path, format: SealedFormat) -> Option<BTreeSet<PathBuf>> {
+/// Returns true if something is in the place of a file, and is not what was written there.
+fn is_changed(folder: &Path, name: &str, seal: &Seal) -> bool {
+    match open_inside(folder, name) {
+        Ok((_, bytes)) if bytes != seal.bytes => true,
+        Ok((file, _)) => seal_of_bytes(file.take(seal.bytes)).map_or(true, |found| found != *seal),
+        Err(_) => fs::symlink_metadata(folder.join(name)).is_ok(),
+    }
+}
+
+/// The seals of the files that a folder of a format should have by its manifest; `None` if it does not have the format.
+fn seals_of(folder: &Path, format: SealedFormat) -> Option<BTreeMap<String, Seal>> {
     let manifest = read_inside(folder, MANIFEST, LONGEST_MANIFEST).ok()?;
     let fields: Value = serde_json::from_slice(&manifest).ok()?;
     if fields["format"] != format.name {
         return None;
     }
-    let files = fields["files"].as_object()?;
-    let names = files.keys().map(String::as_str).chain([MANIFEST, MANIFEST_HASH]);
-    Some(names.map(PathBuf::from).collect())
+    let mut seals: BTreeMap<String, Seal> = serde_json::from_value(fields["files"].clone()).ok()?;
+    if !seals.keys().all(|name| is_inside(name)) {
+        return None;
+    }
+    let own = seal_of_bytes(&manifest[..]).ok()?;
+    // Where the manifest was changed, it is this line that differs.
+    let line = hash_line(&own.blake3);
+    seals.insert(MANIFEST.to_owned(), own);
+    seals.insert(MANIFEST_HASH.to_owned(), seal_of_bytes(line.as_bytes()).ok()?);
+    Some(seals)
 }
 
 /// Finds something in a folder that is neither a listed file nor a parent of one.
@@ -552,6 +579,11 @@ fn appear(folder: Staging, target: &Path) -> io::Result<()> {
 /// Returns true if a name stays inside the folder.
 fn is_inside(name: &str) -> bool {
     !name.is_empty() && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// The content of the file that has the manifest's hash.
+fn hash_line(hash: &str) -> String {
+    format!("{hash}  {MANIFEST}\n")
 }
 
 fn seal_of(path: &Path) -> io::Result<Seal> {

@@ -109,31 +109,36 @@ fn whatever_is_missing_or_changed_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("bundle");
     let open = || Sealed::open(&target, FORMAT);
+    let again = || {
+        fs::remove_dir_all(&target).unwrap();
+        write(&target, "one").unwrap();
+    };
+    write(&target, "one").unwrap();
     let is_changed = |error: SealedError, file: &str| match error {
         SealedError::Changed { name, .. } => name == file,
         _ => false,
     };
     for file in ["a.txt", "data.safetensors", "deep/er/b.txt"] {
-        write(&target, "one").unwrap();
+        again();
         fs::remove_file(target.join(file)).unwrap();
         assert!(matches!(open().unwrap_err(), SealedError::Missing { name, .. } if name == file));
-        write(&target, "one").unwrap();
+        again();
         symlink(target.join("manifest.b3"), target.join("link")).unwrap();
         fs::rename(target.join("link"), target.join(file)).unwrap();
         assert!(is_changed(open().unwrap_err(), file));
     }
     // Another size, the same size with a bit flipped, and two files swapped.
-    write(&target, "one").unwrap();
+    again();
     fs::write(target.join("a.txt"), "longer").unwrap();
     assert!(is_changed(open().unwrap_err(), "a.txt"));
     fs::write(target.join("a.txt"), "onf").unwrap();
     assert!(is_changed(open().unwrap_err(), "a.txt"));
-    write(&target, "one").unwrap();
+    again();
     fs::rename(target.join("a.txt"), target.join("deep/er/b.txt")).unwrap();
     fs::write(target.join("a.txt"), "").unwrap();
     assert!(is_changed(open().unwrap_err(), "a.txt"));
 
-    write(&target, "one").unwrap();
+    again();
     let manifest = target.join("manifest.json");
     let text = fs::read_to_string(&manifest).unwrap();
     fs::write(&manifest, text.replace("\"one\"", "\"two\"")).unwrap();
@@ -152,6 +157,7 @@ fn whatever_is_missing_or_changed_is_named() {
     let hash = blake3::hash(escaping.as_bytes()).to_hex();
     fs::write(target.join("manifest.b3"), format!("{hash}  manifest.json\n")).unwrap();
     assert!(matches!(open().unwrap_err(), SealedError::Name { .. }));
+    assert!(matches!(write(&target, "two"), Err(SealedError::Occupied { stranger: None, .. })));
     fs::remove_file(&manifest).unwrap();
     assert!(open().unwrap_err().to_string().contains("is not a test folder: it has no manifest.json"));
 }
@@ -186,9 +192,8 @@ fn pipes_devices_links_and_endless_files_are_refused_at_once() {
             make(&target.join(name));
             let said = said_soon(&target);
             assert!(said.contains(words), "{said}");
-            // Replacing it does not block either.
-            let replaced = write(&target, "two");
-            assert_eq!(replaced.is_ok(), name != "manifest.json", "{name}: {replaced:?}");
+            // Replacing it does not block either: it is refused.
+            assert!(matches!(write(&target, "two"), Err(SealedError::Occupied { .. })), "{name}");
         }
     }
     // A folder that holds only a pipe.
@@ -219,6 +224,33 @@ fn a_link_in_the_place_of_a_folder_is_refused_and_one_to_the_whole_is_followed()
         fs::rename(&elsewhere, target.join(place)).unwrap();
         assert!(Sealed::open(&target, FORMAT).is_ok());
     }
+}
+
+#[test]
+fn a_folder_in_which_something_was_changed_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("bundle");
+    let written = write(&target, "one").unwrap();
+    let length = fs::metadata(written.join("a.txt")).unwrap().len() as usize;
+    // Longer, shorter, and of the same length.
+    for text in ["x".repeat(length + 1), String::new(), "x".repeat(length)] {
+        let path = target.join("a.txt");
+        let before = fs::read(&path).unwrap();
+        fs::write(&path, &text).unwrap();
+        let error = write(&target, "two").unwrap_err().to_string();
+        assert!(error.contains("with the changed file `a.txt`"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        fs::write(&path, before).unwrap();
+    }
+    // A manifest that differs from its hash.
+    let path = target.join("manifest.json");
+    let before = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{before} ")).unwrap();
+    let error = write(&target, "two").unwrap_err().to_string();
+    assert!(error.contains("with the changed file `manifest.b3`"), "{error}");
+    fs::write(&path, before).unwrap();
+    fs::remove_file(target.join("a.txt")).unwrap();
+    write(&target, "two").unwrap();
 }
 
 #[test]
