@@ -358,6 +358,14 @@ impl Error {
     pub fn message(&self) -> String {
         chain(self)
     }
+
+    /// Returns [`message`](Error::message), and the diagnostics of a program with their places and source lines.
+    pub(crate) fn detailed(&self) -> String {
+        match self {
+            Error::Program { .. } => format!("{}\n{}", self.message(), self.render().trim_end()),
+            _ => self.message(),
+        }
+    }
 }
 
 /// Returns true if memory, open files or processes ran out.

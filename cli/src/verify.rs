@@ -65,7 +65,7 @@ struct Candidate {
 /// # Errors
 /// Fails if a path or its data cannot be read, no program uses a data file, a folder has no program, a named program
 /// is invalid, the report file cannot be created, or [`Backend::new`] fails. Wrong results, a failing device, and
-/// programs of a folder that are invalid or whose own inputs cannot be had are reported, not returned. If a later
+/// programs of a folder that cannot be read, are invalid or lack their own inputs are reported, not returned. If a later
 /// write of the report file fails, [`VerifyReport::report_error`] says so.
 pub fn verify(
     paths: &[PathBuf],
@@ -111,12 +111,13 @@ fn verify_with(
     for path in paths {
         let is_folder = path.is_dir();
         for program in programs(path)? {
-            let name = program.strip_prefix(path).ok().filter(|name| !name.as_os_str().is_empty());
-            let name = name.unwrap_or(&program).display().to_string();
+            // Of several folders, names below them may be the same.
+            let below = program.strip_prefix(path).ok().filter(|name| !name.as_os_str().is_empty());
+            let name = below.filter(|_| paths.len() == 1).unwrap_or(&program).display().to_string();
             let loaded = match load(&program) {
                 Ok(loaded) => loaded,
                 // Folders hold invalid programs on purpose; a file that is named must be valid.
-                Err(error @ Error::Program { .. }) if is_folder => {
+                Err(error) if is_folder => {
                     if is_invalid_on_purpose(&error) {
                         report.leave_out(name, LeftOut::Invalid);
                     } else {

@@ -27,7 +27,8 @@ pub struct VerifyReport {
     pub ran_kernels: usize,
     /// The number of planned segments of the device tier, counted once per set of inputs of a program.
     pub device_segments: usize,
-    /// The number of these that ran on the GPU, or whose results have no elements.
+    /// The number of these that ran on the GPU, or need none: their results have no elements, or are views of values on the
+    /// host.
     pub ran_device_segments: usize,
     /// The segments of the kernel and the device tier that ran on the fallback.
     pub off_device: Vec<OffDevice>,
@@ -205,7 +206,7 @@ impl VerifyRow {
     pub(crate) fn error(fixture: &str, inputs: &str, error: &Error) -> VerifyRow {
         let fault = Some(error.fault());
         let launch = error.launch().map_or_else(String::new, |launch| format!("\n{launch}"));
-        let message = format!("{}{launch}", error.message());
+        let message = format!("{}{launch}", error.detailed());
         let segment = match error {
             Error::Run(RunError::Device { segment, .. } | RunError::Op { segment, .. }) => Some(*segment),
             _ => None,
@@ -361,7 +362,7 @@ impl fmt::Display for VerifyReport {
         )?;
         if self.device_segments > 0 {
             let (ran, planned) = (self.ran_device_segments, self.device_segments);
-            writeln!(f, "{ran} of {planned} device segments ran on the GPU")?;
+            writeln!(f, "{ran} of {planned} device segments ran on the GPU or needed none")?;
         }
         if self.compared == 0 {
             writeln!(f, "nothing was compared")?;
