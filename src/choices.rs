@@ -1,7 +1,7 @@
 //! The choices of a plan by an extent, and what the table recommends for products of one weight.
 
 use fourfold_codegen::select::{ActivationChoice, ActivationTables, Activations, Quantized};
-use fourfold_ir::{BlockFormat, Entity, Matmul, Op, OpKind, Value};
+use fourfold_ir::{BlockFormat, Dim, Entity, Matmul, Op, OpKind, Value};
 use fourfold_scheduler::ChoosePlan;
 
 use crate::backend::Planned;
@@ -72,17 +72,22 @@ impl Planned {
             value: plan.result,
             extent: module.display_dim(&plan.extent).to_string(),
             arms: arms.collect(),
-            recommended: self.recommended(&products).unwrap_or_default(),
+            recommended: self.recommended(&products, &plan.extent).unwrap_or_default(),
         }
     }
 
-    /// The table's choices for products of one weight in both forms.
-    fn recommended(&self, products: &[Option<Product<'_>>]) -> Option<Vec<ActivationChoice>> {
+    /// The table's choices for products of one weight in both forms, if their M is the extent that chooses.
+    fn recommended(&self, products: &[Option<Product<'_>>], extent: &Dim) -> Option<Vec<ActivationChoice>> {
         let find = |of: Activations| products.iter().flatten().find(|product| product.activations == of);
         let (dense, quantized) = (find(Activations::W4A16)?, find(Activations::W4A4)?);
         let module = self.original().module();
         let [w, also] = [dense, quantized].map(|product| module.scaled_mma_operands(product.op));
         if w?.b != also?.b {
+            return None;
+        }
+        let is_by_m =
+            |product: &Product<'_>| product.matmul.m == *extent && product.matmul.batch.as_fixed() == Some(1);
+        if extent.as_fixed().is_some() || !is_by_m(dense) || !is_by_m(quantized) {
             return None;
         }
         let a = also?.a;

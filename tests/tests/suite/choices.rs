@@ -139,3 +139,24 @@ fn a_report_lists_choices_and_what_is_recommended() {
     let found: Vec<_> = recommended.iter().map(|it| (it.up_to, it.activations.name())).collect();
     assert_eq!(found, [(Some(128), "W4A4"), (None, "W4A16")]);
 }
+
+#[test]
+fn nothing_is_recommended_for_an_extent_that_is_not_m() {
+    let text = "fir 1
+func @f(%a: tensor<[B, M, 64], f4E2M1FN>, %sa: tensor<[B, M, 4], f8E4M3FN, blocked>, %x: tensor<[B, M, 64], bf16>,
+    param %b: tensor<[32, 64], f4E2M1FN>, param %sb: tensor<[32, 4], f8E4M3FN, blocked>) {
+  %many = scaled_mma %a, %sa, %b, %sb {block = 16} : tensor<[B, M, 32], bf16>
+  %few = scaled_mma %x, %b, %sb {block = 16} : tensor<[B, M, 32], bf16>
+  %y = choose %few, %many {axis = AXIS, ends = [7]} : tensor<[B, M, 32], bf16>
+  return %y
+}
+";
+    let recommended = |axis: &str, batch: &str| {
+        let text = text.replace("AXIS", axis).replace("[B,", &format!("[{batch},"));
+        let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+        backend("sm_90a").plan(program).choices().remove(0).recommended.len()
+    };
+    // The batch, the columns, and rows of each of several matrices.
+    assert_eq!([recommended("0", "B"), recommended("2", "B"), recommended("1", "B")], [0; 3]);
+    assert!(recommended("1", "1") > 0, "the rows of one matrix");
+}
