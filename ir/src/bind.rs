@@ -50,7 +50,7 @@ pub enum BindError {
         because: String,
     },
     /// No input's shape determines a symbol.
-    #[error("no input's shape determines the symbol `{name}`")]
+    #[error("no given shape determines the symbol `{name}`")]
     Undetermined {
         /// The symbol.
         name: String,
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_symbol_that_only_a_vanishing_or_ambiguous_extent_mentions_is_undetermined() {
-        let undetermined = |name| format!("no input's shape determines the symbol `{name}`");
+        let undetermined = |name| format!("no given shape determines the symbol `{name}`");
         check(&[&["B", "B*S"]], &[&[0, 0]], Err(&undetermined("S")));
         check(&[&["B*S"]], &[&[6]], Err(&undetermined("B")));
         check(&[&["M*M"]], &[&[9]], Err(&undetermined("M")));

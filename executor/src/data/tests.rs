@@ -419,7 +419,7 @@ fn given_symbols_say_the_extents_of_blocked_scales() {
     let path = folder.path().join("data.safetensors");
     let entries = r#"{"x":{"dtype":"U8","shape":[6,32],"data_offsets":[0,192]},"sx":{"dtype":"U8","shape":[128,4],"data_offsets":[192,704]}}"#;
     write_raw(&path, entries, 704);
-    check_error(read_tensors(&path, &module), &["no input's shape determines the symbol `B`"]);
+    check_error(read_tensors(&path, &module), &["no given shape determines the symbol `B`"]);
     let given = |b, s| [("B".to_owned(), b), ("S".to_owned(), s)];
     let data = read_tensors_given(&path, &module, &given(2, 3)[..1]).unwrap();
     assert_eq!(data.inputs["sx"].dims(), [6, 4]);

@@ -418,7 +418,7 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "scale_without_layout", "`{value}: {ty}` has no scale layout",
-        "help: add `linear` (as in checkpoints) or `blocked` to the type; only scales are f8E8M0FNU";
+        "help: add `linear` (as in checkpoints) or `blocked` to the type; only scales are f8E8M0FNU, of shape [.., rows, K/V]";
 
     /// An operand with an element type that the op does not accept.
     OperandElement {

@@ -53,11 +53,11 @@ pub struct Arguments {
     python: PathBuf,
     /// Draw the ratios as bars on an HTML page
     #[cfg(feature = "tune")]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["list", "dry_run"])]
     html: Option<PathBuf>,
     /// Draw the ratios as bars in an SVG image
     #[cfg(feature = "tune")]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["list", "dry_run"])]
     svg: Option<PathBuf>,
     #[command(flatten)]
     place: Place,

@@ -243,7 +243,7 @@ fn sessions_and_preparations_are_checked() {
     };
     argument(prepare(false, 1, 14), "has 15 inputs to bind, not 14");
     argument(prepare(true, 1, 15), "has 5 inputs to bind, not 15");
-    check(prepare(false, 0, 15), 3, "invalid_input", "no input's shape determines the symbol `M`");
+    check(prepare(false, 0, 15), 3, "invalid_input", "no given shape determines the symbol `M`");
     check(prepare(false, 1, 15), 9, "no_device", "no GPU of target");
     check(prepare(true, 1, 5), 9, "no_device", "no device");
     // The module still runs.
