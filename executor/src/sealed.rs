@@ -489,18 +489,21 @@ fn check_place(target: &Path, format: SealedFormat) -> Result<(), SealedError> {
     if added.is_some() {
         return Err(occupied(added, false));
     }
-    match seals.iter().find(|(name, seal)| is_changed(target, name, seal)) {
-        Some((name, _)) => Err(occupied(Some(name.into()), true)),
-        None => Ok(()),
+    for (name, seal) in &seals {
+        if is_changed(target, name, seal).map_err(disk("read", &target.join(name)))? {
+            return Err(occupied(Some(name.into()), true));
+        }
     }
+    Ok(())
 }
 
 /// Returns true if something is in the place of a file, and is not what was written there.
-fn is_changed(folder: &Path, name: &str, seal: &Seal) -> bool {
+fn is_changed(folder: &Path, name: &str, seal: &Seal) -> io::Result<bool> {
     match open_inside(folder, name) {
-        Ok((_, bytes)) if bytes != seal.bytes => true,
-        Ok((file, _)) => seal_of_bytes(file.take(seal.bytes)).map_or(true, |found| found != *seal),
-        Err(_) => fs::symlink_metadata(folder.join(name)).is_ok(),
+        Ok((file, bytes)) => Ok(bytes != seal.bytes || seal_of_bytes(file.take(seal.bytes))? != *seal),
+        Err(Unread::Missing) => Ok(false),
+        Err(Unread::Other(_)) => Ok(true),
+        Err(Unread::Disk(error)) => Err(error),
     }
 }
 
@@ -516,7 +519,7 @@ fn seals_of(folder: &Path, format: SealedFormat) -> Option<BTreeMap<String, Seal
         return None;
     }
     let own = seal_of_bytes(&manifest[..]).ok()?;
-    // Where the manifest was changed, it is this line that differs.
+    // A changed manifest differs from this line.
     let line = hash_line(&own.blake3);
     seals.insert(MANIFEST.to_owned(), own);
     seals.insert(MANIFEST_HASH.to_owned(), seal_of_bytes(line.as_bytes()).ok()?);

@@ -588,6 +588,14 @@ fn verify_leaves_invalid_programs_of_a_folder_out_and_refuses_one_that_is_named(
         assert!(row["message"].as_str().is_some_and(|it| it.contains(words)), "{row}");
     }
     assert_eq!(report["rows"][4]["ok"], true, "the others are verified");
+    // Of several folders, a row names the file with its folder.
+    let other = tempfile::tempdir().expect("a folder");
+    std::fs::write(other.path().join("broken.fir"), "fir 1\nfunc @broken(").expect("a file");
+    let folders = [&folder, &other].map(|folder| folder.path().display().to_string());
+    let output = fourfold(&["verify", &folders[0], &folders[1], "--target", "sm_120a", "--json"]);
+    let named = |row: &Value| folders.clone().map(|folder| row["fixture"] == format!("{folder}/broken.fir"));
+    let rows = json(&output)["rows"].as_array().cloned().expect("rows");
+    assert_eq!(rows.iter().filter(|row| named(row).contains(&true)).count(), 2, "{rows:?}");
     let named = folder.path().join("extent.fir").display().to_string();
     assert_eq!(exit_code(&fourfold(&["verify", &named])), 2);
     assert_eq!(exit_code(&fourfold(&["verify", &path("errors/syntax.fir")])), 2);
