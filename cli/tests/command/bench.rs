@@ -293,9 +293,11 @@ fn what_is_not_on_the_device_gives_exit_3_with_the_reason() {
         assert!(case["reasons"].to_string().contains("segment 0: "), "{case}");
     }
     // A dry run measures nothing to draw.
-    let output = fourfold(&["bench", "--dry-run", "--suite", "smoke", "--svg", "absent/out.svg"]);
-    assert_eq!(exit_code(&output), 2);
-    assert!(text(&output.stderr).contains("cannot be used with"), "{}", text(&output.stderr));
+    if cfg!(feature = "tune") {
+        let output = fourfold(&["bench", "--dry-run", "--suite", "smoke", "--svg", "absent/out.svg"]);
+        assert_eq!(exit_code(&output), 2);
+        assert!(text(&output.stderr).contains("cannot be used with"), "{}", text(&output.stderr));
+    }
     // The target `cpu` has no kernels.
     let output = fourfold(&["bench", "--dry-run", "--suite", "smoke", "--target", "cpu"]);
     assert_eq!(exit_code(&output), 3);
